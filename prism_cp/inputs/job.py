@@ -1,0 +1,59 @@
+"""The training job, and the framework profile: what a framework does that formulas must know."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from prism_cp.inputs.base import FrozenModel
+from prism_cp.inputs.cluster import Fraction01
+
+
+class Profile(FrozenModel):
+    """Software facts of one framework, each a named input of the formulas."""
+
+    name: str
+    # memory
+    allocator_efficiency: Fraction01  # share of the card that live tensors can fill before fragmentation
+    context_bytes: Annotated[int, Field(ge=0)]  # driver context, outside the allocator
+    communicator_bytes: Annotated[int, Field(ge=0)]  # per process group of more than one rank
+    workspace_bytes: Annotated[int, Field(ge=0)]  # library workspaces inside the allocator
+    dummy_weight_gradients: bool  # one buffer per distinct weight shape (gradient-accumulation fusion)
+    fused_cross_entropy: bool  # keeps bf16 logits; unfused keeps fp32 softmax
+    loss_peak_bytes_per_logit: PositiveInt  # live bytes per logit at the loss: 2 fused, 6 or 10 unfused
+    softmax_statistics_bytes: PositiveInt  # per token and head saved by fused attention: 4 GPU, 64 Ascend
+    rope_saves_input: bool
+    attention_copies_output: bool  # flash-attn package, sequence-first layout
+    flash_attention: bool  # False: scores are materialised
+    optimizer_step_bytes: Annotated[int, Field(ge=0)]  # temporary of the optimizer step
+    gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
+    gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
+    optimizer_state_bytes: PositiveInt  # master weight and moments per parameter
+    # time
+    overlap_grad_reduce: bool
+    overlap_param_gather: bool
+    gradient_overlap_window: Fraction01  # share of the last backward that can hide the reduction
+    bucket_parameters: PositiveInt
+    tp_overlap: bool  # GEMMs overlap tensor-parallel collectives
+    dispatcher: Literal["alltoall", "allgather", "deepep"]
+    full_cuda_graphs: bool
+    host_launch_floor_s: Annotated[float, Field(ge=0)]  # per dense layer and direction; four times that for MoE layers
+    moe_host_sync_s: Annotated[float, Field(ge=0)]  # per MoE layer and micro-batch
+    jitter_per_doubling: Annotated[float, Field(ge=0)]  # share of step time lost per doubling of nodes
+    # planning rules
+    recompute_modules: tuple[str, ...]  # modules this framework can recompute one by one
+    source: dict[str, str] = {}
+
+
+class Job(FrozenModel):
+    """What one training step has to do."""
+
+    gbs: PositiveInt  # sequences per step
+    seq_len: PositiveInt
+    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
+    expert_load: Annotated[float, Field(ge=1)] = 1.0  # tokens of the busiest rank's experts over the mean
+    capacity_factor: PositiveFloat | None = None  # pad-to-capacity; None: dropless
+    vocab_padding: PositiveInt = 128  # vocabulary is padded to a multiple of this times tp
+    dropout: bool = False
+    source: str = ""
