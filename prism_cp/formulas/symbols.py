@@ -6,7 +6,12 @@ every expression stays a polynomial (or a piecewise one through Max/ceiling) in 
 
 from __future__ import annotations
 
-from sympy import Symbol
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic import BaseModel
+from sympy import Integer, Symbol
 
 
 def positive(name: str) -> Symbol:
@@ -44,3 +49,23 @@ tokens = seq_len * mbs / cp  # tokens of one micro-batch on a rank, outside sequ
 sequence_split = 1 + sp * (tp - 1)  # how often the non-tensor-parallel region is split
 shard = dp * cp  # ranks that share dense optimizer states
 expert_shard = tp * cp * dp / (ep * etp)
+
+
+def numbers(component: BaseModel) -> SimpleNamespace:
+    """The fields of an input type with every integer as an exact sympy number; formulas take their sizes from it."""
+    return _fields(component, lambda _, value: Integer(value))
+
+
+def names(component: BaseModel) -> SimpleNamespace:
+    """The fields of an input type with every integer but 0 replaced by the symbol of its name: formulas in letters."""
+    return _fields(component, lambda name, value: positive(name) if value else Integer(0))
+
+
+def _fields(component: BaseModel, convert: Callable[[str, int], Any]) -> SimpleNamespace:
+    values = {name: getattr(component, name) for name in type(component).model_fields}
+    return SimpleNamespace(
+        **{
+            name: convert(name, value) if isinstance(value, int) and not isinstance(value, bool) else value
+            for name, value in values.items()
+        }
+    )
