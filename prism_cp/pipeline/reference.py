@@ -1,0 +1,115 @@
+"""Pipeline room: a second, deliberately plain simulator in pure Python, for checking the fast one and finished plans.
+
+It shares no code with the fast simulator: no numbering of ops, no precomputed order, only dictionaries of what has
+already ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from prism_cp.pipeline.schedules import get_schedule
+from prism_cp.pipeline.schedules.base import OpType, Orders, Schedule
+
+
+def reference_pipeline_time(
+    schedule: str | Schedule,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    forward: Sequence[int],
+    input_grad: Sequence[int],
+    weight_grad: Sequence[int],
+    head: Sequence[int],
+    tail: Sequence[int],
+    p2p: int,
+) -> int:
+    """`simulate_reference` for a schedule and its sizes; parameters as for the fast simulator."""
+    chosen = get_schedule(schedule)
+    orders = chosen.orders(pp, vpp, num_microbatches)
+    ranks = [rank for rank, _ in chosen.virtual_stages(pp, vpp)]
+    return simulate_reference(orders, ranks, chosen.chains(pp, vpp), forward, input_grad, weight_grad, head, tail, p2p)
+
+
+def simulate_reference(
+    orders: Orders,
+    stage_ranks: Sequence[int],
+    chains: Sequence[Sequence[int]],
+    forward: Sequence[int],
+    input_grad: Sequence[int],
+    weight_grad: Sequence[int],
+    head: Sequence[int],
+    tail: Sequence[int],
+    p2p: int,
+) -> int:
+    """Pipeline time of explicit op orders.
+
+    Parameters
+    ----------
+    orders : list of int arrays [ops, 3]
+        Op type, virtual stage and micro-batch, per rank.
+    stage_ranks : sequence of int
+        Rank of every virtual stage.
+    chains : sequence of sequences of int
+        Virtual stages in the order a micro-batch passes them.
+    forward, input_grad, weight_grad, head, tail, p2p
+        Integer times, as for the fast simulator.
+
+    Raises
+    ------
+    ValueError
+        The orders deadlock, or an op is missing.
+    """
+    before: dict[int, int] = {}
+    after: dict[int, int] = {}
+    for chain in chains:
+        for left, right in pairwise(chain):
+            before[right], after[left] = left, right
+    forward_end: dict[tuple[int, int], int] = {}
+    backward_end: dict[tuple[int, int], int] = {}  # of whole backwards and of input gradients
+
+    def ready(op_type: int, stage: int, microbatch: int) -> int | None:
+        """When the op's data are there; None while they are not known."""
+        if op_type == OpType.WEIGHT_GRAD:
+            return backward_end.get((stage, microbatch))
+        own = 0 if op_type == OpType.FORWARD else forward_end.get((stage, microbatch))
+        if own is None:
+            return None
+        neighbours, ends = (before, forward_end) if op_type == OpType.FORWARD else (after, backward_end)
+        if stage not in neighbours:
+            return own
+        neighbour = neighbours[stage]
+        arrived = ends.get((neighbour, microbatch))
+        if arrived is None:
+            return None
+        return max(own, arrived + (p2p if stage_ranks[neighbour] != stage_ranks[stage] else 0))
+
+    durations: dict[int, list[int]] = {
+        OpType.FORWARD: [int(f) for f in forward],
+        OpType.BACKWARD: [int(b) + int(w) for b, w in zip(input_grad, weight_grad, strict=True)],
+        OpType.INPUT_GRAD: [int(b) for b in input_grad],
+        OpType.WEIGHT_GRAD: [int(w) for w in weight_grad],
+    }
+    queues = [order.tolist() for order in orders]
+    position = [0] * len(queues)
+    clock = [int(time) for time in head]
+    moved = True
+    while moved:
+        moved = False
+        for rank, queue in enumerate(queues):
+            while position[rank] < len(queue):
+                op_type, stage, microbatch = queue[position[rank]]
+                data = ready(op_type, stage, microbatch)
+                if data is None:
+                    break
+                clock[rank] = max(clock[rank], data) + durations[op_type][stage]
+                if op_type == OpType.FORWARD:
+                    forward_end[stage, microbatch] = clock[rank]
+                elif op_type != OpType.WEIGHT_GRAD:
+                    backward_end[stage, microbatch] = clock[rank]
+                position[rank] += 1
+                moved = True
+    if any(position[rank] < len(queue) for rank, queue in enumerate(queues)):
+        raise ValueError(f"the op orders deadlock; ranks stopped at ops {position}")
+    return max(time + int(after_last) for time, after_last in zip(clock, tail, strict=True))

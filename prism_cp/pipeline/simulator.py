@@ -1,0 +1,287 @@
+"""Pipeline room: the exact pipeline time of any schedule, as the longest path through its ops, in integers.
+
+Model: every rank executes its ops in order, the first not before its head time; an op starts when the op before it on
+its rank and the data it needs are there; a transfer between ranks takes `p2p` and occupies no rank. The pipeline ends
+when the last rank has finished its ops and its tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numba import njit
+from numpy.typing import ArrayLike, NDArray
+
+from prism_cp.errors import InstanceError
+from prism_cp.pipeline.path_cut import PathCut, path_cut
+from prism_cp.pipeline.program import Int32, Int64, Program, get_program
+from prism_cp.pipeline.schedules.base import Op, Schedule
+
+Times: TypeAlias = Sequence[int] | Int64
+
+LARGEST_TIME = 2**62
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What one run of the pipeline does.
+
+    Attributes
+    ----------
+    pipeline_time : int
+        Heads and tails included.
+    starts : list of int64 arrays
+        Start of every op of every rank, in the rank's op order.
+    critical_path : PathCut
+        A longest path; its value under the simulated times is `pipeline_time`.
+    critical_ops : tuple of Op
+        The ops of that path, first to last.
+    """
+
+    pipeline_time: int
+    starts: list[Int64]
+    critical_path: PathCut
+    critical_ops: tuple[Op, ...]
+
+
+def simulate(
+    schedule: str | Schedule,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    forward: Times,
+    input_grad: Times,
+    weight_grad: Times,
+    head: Times,
+    tail: Times,
+    p2p: int,
+) -> Simulation:
+    """Run the pipeline once.
+
+    Parameters
+    ----------
+    schedule, pp, vpp, num_microbatches
+        Which op orders.
+    forward, input_grad, weight_grad : sequence of int [virtual stages]
+        Times per micro-batch; a whole backward takes ``input_grad + weight_grad``.
+    head, tail : sequence of int [pp]
+        Times of a rank before its first and after its last op.
+    p2p : int
+        Time of one transfer between ranks.
+
+    Raises
+    ------
+    InstanceError
+        The schedule refuses the sizes, or the times could exceed 62 bits.
+    """
+    program = get_program(schedule, pp, vpp, num_microbatches)
+    durations, heads, tails = _one_row(program, forward, input_grad, weight_grad, head, tail, p2p)
+    end = np.empty(len(program.code), dtype=np.int64)
+    time = int(_longest(program, durations, heads, tails, p2p, end))
+    finish = [int(end[ops[-1]]) + int(tails[rank]) for rank, ops in enumerate(program.rank_ops)]
+    last = int(program.rank_ops[finish.index(time)][-1])
+    path = _trace(
+        program.code, program.data_predecessor, program.rank_predecessor, program.crosses, durations, p2p, end, last
+    )
+    starts = end - durations[program.code]
+    return Simulation(
+        pipeline_time=time,
+        starts=[starts[ops] for ops in program.rank_ops],
+        critical_path=path_cut(program, path),
+        critical_ops=tuple(program.op(int(number)) for number in path),
+    )
+
+
+def pipeline_time(
+    schedule: str | Schedule,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    forward: Times,
+    input_grad: Times,
+    weight_grad: Times,
+    head: Times,
+    tail: Times,
+    p2p: int,
+) -> int:
+    """The same as ``simulate(...).pipeline_time``, faster."""
+    program = get_program(schedule, pp, vpp, num_microbatches)
+    durations, heads, tails = _one_row(program, forward, input_grad, weight_grad, head, tail, p2p)
+    return int(_longest(program, durations, heads, tails, p2p, np.empty(len(program.code), dtype=np.int64)))
+
+
+def pipeline_times(
+    schedule: str | Schedule,
+    pp: int,
+    vpp: int,
+    num_microbatches: int,
+    forward: ArrayLike,
+    input_grad: ArrayLike,
+    weight_grad: ArrayLike,
+    head: ArrayLike,
+    tail: ArrayLike,
+    p2p: int,
+) -> Int64:
+    """Pipeline times of many plans of one schedule.
+
+    Parameters
+    ----------
+    forward, input_grad, weight_grad : int arrays [plans, virtual stages]
+    head, tail : int arrays [plans, pp]
+
+    Returns
+    -------
+    int64 array [plans]
+    """
+    program = get_program(schedule, pp, vpp, num_microbatches)
+    durations, heads, tails = _tables(program, forward, input_grad, weight_grad, head, tail, p2p)
+    return _batch_kernel(
+        program.code, program.rank, program.data_predecessor, program.crosses, durations, heads, tails, p2p
+    )
+
+
+def _one_row(
+    program: Program, forward: Times, input_grad: Times, weight_grad: Times, head: Times, tail: Times, p2p: int
+) -> tuple[Int64, Int64, Int64]:
+    f, b, w, heads, tails = (np.asarray(times)[None] for times in (forward, input_grad, weight_grad, head, tail))
+    durations, heads, tails = _tables(program, f, b, w, heads, tails, p2p)
+    return durations[0], heads[0], tails[0]
+
+
+def _tables(
+    program: Program,
+    forward: ArrayLike,
+    input_grad: ArrayLike,
+    weight_grad: ArrayLike,
+    head: ArrayLike,
+    tail: ArrayLike,
+    p2p: int,
+) -> tuple[Int64, Int64, Int64]:
+    """Durations by op code [plans, 4·stages], heads and tails [plans, pp], guarded against overflow."""
+    f, b, w = (
+        _integers(name, array)
+        for name, array in (("forward", forward), ("input_grad", input_grad), ("weight_grad", weight_grad))
+    )
+    heads, tails = _integers("head", head), _integers("tail", tail)
+    for array, width in (
+        (f, program.num_stages),
+        (b, program.num_stages),
+        (w, program.num_stages),
+        (heads, program.pp),
+        (tails, program.pp),
+    ):
+        assert array.shape == (len(f), width), f"times of shape {array.shape}, expected {(len(f), width)}"
+    # A path meets every op at most once, so no number on the way exceeds this sum.
+    per_microbatch = sum(int(array.max(initial=0)) for array in (f, b, w)) * program.num_stages
+    transfers = 2 * program.num_microbatches * program.num_stages * int(p2p)
+    largest = (
+        per_microbatch * program.num_microbatches + transfers + int(heads.max(initial=0)) + int(tails.max(initial=0))
+    )
+    if largest >= LARGEST_TIME:
+        raise InstanceError("time_unit_s", f"pipeline times up to {largest} units overflow", "a coarser time unit")
+    durations = np.concatenate((f, b + w, b, w), axis=1)
+    return durations, heads, tails
+
+
+def _integers(name: str, array: ArrayLike) -> Int64:
+    converted = np.asarray(array)
+    if converted.dtype == object:  # Python integers beyond 64 bits
+        raise InstanceError("time_unit_s", f"{name} times overflow 64 bits", "a coarser time unit")
+    assert converted.dtype.kind in "iu", f"{name} times are {converted.dtype}, not integers"
+    assert int(converted.min(initial=0)) >= 0, f"negative {name} time"
+    return converted.astype(np.int64)
+
+
+def _longest(program: Program, durations: Int64, head: Int64, tail: Int64, p2p: int, end: Int64) -> int:
+    return _kernel(
+        program.code, program.rank, program.data_predecessor, program.crosses, durations, head, tail, p2p, end
+    )
+
+
+def _run(
+    code: Int32,
+    rank: Int32,
+    data_predecessor: Int32,
+    crosses: NDArray[np.bool_],
+    durations: Int64,
+    head: Int64,
+    tail: Int64,
+    p2p: int,
+    end: Int64,
+) -> int:
+    """Fill `end` with the end of every op and return the pipeline time."""
+    clock = head.copy()
+    for i in range(len(code)):
+        start = clock[rank[i]]
+        data = data_predecessor[i]
+        if data >= 0:
+            arrival = end[data]
+            if crosses[i]:
+                arrival += p2p
+            if arrival > start:
+                start = arrival
+        start += durations[code[i]]
+        end[i] = start
+        clock[rank[i]] = start
+    latest = int(clock[0] + tail[0])
+    for r in range(1, len(clock)):
+        latest = max(latest, int(clock[r] + tail[r]))
+    return latest
+
+
+_kernel: Callable[..., int] = njit(cache=True)(_run)
+
+
+def _run_batch(
+    code: Int32,
+    rank: Int32,
+    data_predecessor: Int32,
+    crosses: NDArray[np.bool_],
+    durations: Int64,
+    heads: Int64,
+    tails: Int64,
+    p2p: int,
+) -> Int64:
+    end = np.empty(len(code), dtype=np.int64)
+    times = np.empty(len(durations), dtype=np.int64)
+    for k in range(len(durations)):
+        times[k] = _kernel(code, rank, data_predecessor, crosses, durations[k], heads[k], tails[k], p2p, end)
+    return times
+
+
+_batch_kernel: Callable[..., Int64] = njit(cache=True)(_run_batch)
+
+
+def _trace_back(
+    code: Int32,
+    data_predecessor: Int32,
+    rank_predecessor: Int32,
+    crosses: NDArray[np.bool_],
+    durations: Int64,
+    p2p: int,
+    end: Int64,
+    last: int,
+) -> Int64:
+    """A longest path into `last`, first op first. Among equals the rank's own order is followed: fewer transfers."""
+    path = np.empty(last + 1, dtype=np.int64)
+    length = 0
+    op = last
+    while op >= 0:
+        path[length] = op
+        length += 1
+        start = end[op] - durations[code[op]]
+        before, data = rank_predecessor[op], data_predecessor[op]
+        if before >= 0 and end[before] == start:
+            op = before
+        elif data >= 0 and end[data] + (p2p if crosses[op] else 0) == start:
+            op = data
+        else:  # only the rank's head came before it
+            op = -1
+    reversed_path: Int64 = path[:length][::-1].copy()
+    return reversed_path
+
+
+_trace: Callable[..., Int64] = njit(cache=True)(_trace_back)
