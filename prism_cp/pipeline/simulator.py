@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TypeAlias
 
 import numpy as np
@@ -146,7 +147,7 @@ def pipeline_times(
 def _one_row(
     program: Program, forward: Times, input_grad: Times, weight_grad: Times, head: Times, tail: Times, p2p: int
 ) -> tuple[Int64, Int64, Int64]:
-    f, b, w, heads, tails = (np.asarray(times)[None] for times in (forward, input_grad, weight_grad, head, tail))
+    f, b, w, heads, tails = (_row(times) for times in (forward, input_grad, weight_grad, head, tail))
     durations, heads, tails = _tables(program, f, b, w, heads, tails, p2p)
     return durations[0], heads[0], tails[0]
 
@@ -181,18 +182,30 @@ def _tables(
         per_microbatch * program.num_microbatches + transfers + int(heads.max(initial=0)) + int(tails.max(initial=0))
     )
     if largest >= LARGEST_TIME:
-        raise InstanceError("time_unit_s", f"pipeline times up to {largest} units overflow", "a coarser time unit")
+        raise _overflow(largest)
     durations = np.concatenate((f, b + w, b, w), axis=1)
     return durations, heads, tails
 
 
-def _integers(name: str, array: ArrayLike) -> Int64:
-    converted = np.asarray(array)
-    if converted.dtype == object:  # Python integers beyond 64 bits
-        raise InstanceError("time_unit_s", f"{name} times overflow 64 bits", "a coarser time unit")
-    assert converted.dtype.kind in "iu", f"{name} times are {converted.dtype}, not integers"
-    assert int(converted.min(initial=0)) >= 0, f"negative {name} time"
-    return converted.astype(np.int64)
+def _integers(name: str, times: ArrayLike) -> Int64:
+    array = np.asarray(times)
+    assert array.dtype.kind in "iu", f"{name} times are {array.dtype}, not integers"
+    assert int(array.min(initial=0)) >= 0, f"negative {name} time"
+    if int(array.max(initial=0)) >= LARGEST_TIME:
+        raise _overflow(int(array.max()))
+    return array.astype(np.int64)
+
+
+def _row(times: Times) -> Int64:
+    """One plan's times as an array of one row."""
+    try:
+        return np.array([[index(time) for time in times]], dtype=np.int64)
+    except OverflowError:
+        raise _overflow(max(index(time) for time in times)) from None
+
+
+def _overflow(largest: int) -> InstanceError:
+    return InstanceError("time_unit_s", f"pipeline times up to {largest} units overflow", "a coarser time unit")
 
 
 def _longest(program: Program, durations: Int64, head: Int64, tail: Int64, p2p: int, end: Int64) -> int:

@@ -1,0 +1,75 @@
+"""Live vectors: published counts, and a slow replay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prism_cp.pipeline import OpType, get_schedule, live_vectors, schedule_names
+from prism_cp.pipeline.live_vectors import pareto_maximal
+from tests.pipeline.runs import admissible_sizes
+
+
+@pytest.mark.parametrize(("pp", "m"), [(1, 1), (4, 2), (4, 9), (64, 20_000)])
+def test_gpipe_holds_every_microbatch(pp: int, m: int) -> None:
+    assert live_vectors("gpipe", pp, 1, m) == (((m,),),) * pp
+
+
+@pytest.mark.parametrize("pp", [1, 2, 5, 16, 64])
+@pytest.mark.parametrize("m", [1, 3, 16, 17, 20_000])
+def test_1f1b_holds_as_many_as_ranks_follow(pp: int, m: int) -> None:
+    assert live_vectors("1f1b", pp, 1, m) == tuple(((min(m, pp - rank),),) for rank in range(pp))
+
+
+def test_interleaved_needs_several_vectors() -> None:
+    assert [set(vectors) for vectors in live_vectors("interleaved", 4, 2, 16)] == [
+        {(7, 4), (8, 3)},
+        {(5, 4), (6, 3), (7, 2), (8, 1)},
+        {(4, 3), (5, 2), (6, 1), (7, 0)},
+        {(4, 1), (5, 0)},
+    ]
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4, 8])
+@pytest.mark.parametrize("vpp", [2, 3, 4])
+@pytest.mark.parametrize("groups", [1, 2, 4, 8])
+def test_interleaved_total(pp: int, vpp: int, groups: int) -> None:
+    """Megatron-LM's warm-up plus one: min(m·vpp, (vpp-1)·pp + 2 (pp-rank-1) + 1) chunks."""
+    m = groups * pp
+    for rank, vectors in enumerate(live_vectors("interleaved", pp, vpp, m)):
+        assert max(map(sum, vectors)) == min(m * vpp, (vpp - 1) * pp + 2 * (pp - rank - 1) + 1)
+    if groups == 1:
+        assert all(len(vectors) == 1 for vectors in live_vectors("interleaved", pp, vpp, m))
+
+
+def slow_live_vectors(schedule: str, pp: int, vpp: int, m: int) -> list[set[tuple[int, ...]]]:
+    """Every vector that occurs, and of those the ones no other dominates, one op at a time."""
+    chosen = get_schedule(schedule)
+    stages = chosen.virtual_stages(pp, vpp)
+    result = []
+    for rank, order in enumerate(chosen.orders(pp, vpp, m)):
+        live = {stage: 0 for stage, (holder, _) in enumerate(stages) if holder == rank}
+        seen = set()
+        for op_type, stage, _ in order.tolist():
+            if op_type == OpType.FORWARD:
+                live[stage] += 1
+            seen.add(tuple(live.values()))
+            if op_type in (OpType.BACKWARD, OpType.WEIGHT_GRAD):
+                live[stage] -= 1
+        assert not any(live.values())
+        result.append(
+            {u for u in seen if not any(v != u and all(a >= b for a, b in zip(v, u, strict=True)) for v in seen)}
+        )
+    return result
+
+
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_equal_to_a_slow_replay(schedule: str) -> None:
+    for pp, vpp, m in admissible_sizes(schedule, 5, 24):
+        got = live_vectors(schedule, pp, vpp, m)
+        assert [set(vectors) for vectors in got] == slow_live_vectors(schedule, pp, vpp, m), (pp, vpp, m)
+
+
+def test_pareto_maximal() -> None:
+    rows = np.array([[0, 3], [1, 1], [1, 2], [2, 0], [2, 2]])
+    assert pareto_maximal(rows) == ((2, 2), (0, 3))

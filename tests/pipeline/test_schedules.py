@@ -1,0 +1,159 @@
+"""Orders of the schedules, the registry, and a schedule added from outside."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from prism_cp.errors import InstanceError
+from prism_cp.inputs.layout import SCHEDULES
+from prism_cp.pipeline import (
+    OpType,
+    Schedule,
+    event_graph,
+    get_schedule,
+    live_vectors,
+    longest_path,
+    pipeline_time,
+    reference_pipeline_time,
+    schedule_names,
+    simulate,
+    static_cuts,
+)
+from prism_cp.pipeline.program import get_program
+from prism_cp.pipeline.schedules import REGISTRY
+from prism_cp.pipeline.schedules.base import Orders
+from tests.pipeline.runs import admissible_sizes
+
+F, B, IG, W = OpType
+
+
+class Reversed(Schedule):
+    """A toy: all forwards, all input gradients with the last micro-batch first, then all weight gradients."""
+
+    name = "reversed"
+    splits_backward = True
+
+    def why_not(self, pp: int, vpp: int, num_microbatches: int) -> str | None:
+        return None if num_microbatches % 2 == 0 else "reversed needs an even number of micro-batches"
+
+    def virtual_stages(self, pp: int, vpp: int) -> tuple[tuple[int, int], ...]:
+        """A V: down the ranks and up again, as often as asked."""
+        down = list(range(pp))
+        ranks = [rank for turn in range(vpp) for rank in (down if turn % 2 == 0 else down[::-1])]
+        return tuple((rank, piece) for piece, rank in enumerate(ranks))
+
+    def orders(self, pp: int, vpp: int, num_microbatches: int) -> Orders:
+        orders = []
+        for rank in range(pp):
+            held = [piece for holder, piece in self.virtual_stages(pp, vpp) if holder == rank]
+            rows = [(F, piece, i) for piece in held for i in range(num_microbatches)]
+            rows += [(IG, piece, i) for piece in held[::-1] for i in reversed(range(num_microbatches))]
+            rows += [(W, piece, i) for piece in held for i in range(num_microbatches)]
+            orders.append(np.array(rows, dtype=np.int32))
+        return orders
+
+
+def test_a_schedule_of_ones_own_needs_nothing_but_its_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REGISTRY, "reversed", Reversed())
+    assert "reversed" in schedule_names()
+    pp, vpp, m = 3, 2, 4
+    times = ([3, 1, 4, 1, 5, 9], [2, 6, 5, 3, 5, 8], [9, 7, 9, 3, 2, 3], [8, 4, 6], [2, 6, 4], 3)
+    run = ("reversed", pp, vpp, m, *times)
+    time = simulate(*run).pipeline_time
+    assert time == pipeline_time(*run) == reference_pipeline_time(*run) == longest_path(event_graph(*run))[0]
+    assert simulate(*run).critical_path.value(*times) == time
+    assert max(cut.value(*times) for cut in static_cuts("reversed", pp, vpp, m)) <= time
+    assert live_vectors("reversed", pp, vpp, m) == (((m, m),),) * pp
+    with pytest.raises(InstanceError, match="even number"):
+        pipeline_time("reversed", pp, vpp, 3, *times)
+
+
+def test_registry_knows_every_schedule_a_layout_may_name() -> None:
+    assert set(SCHEDULES) <= set(schedule_names())
+    with pytest.raises(InstanceError, match=r"layout\.schedule: unknown schedule 'pipedream'.*1f1b, .*gpipe"):
+        get_schedule("pipedream")
+
+
+def test_1f1b_order_written_out() -> None:
+    orders = get_schedule("1f1b").orders(3, 1, 4)
+    words = ["".join("FB"[t] + str(i) for t, _, i in order.tolist()) for order in orders]
+    assert words == ["F0F1F2B0F3B1B2B3", "F0F1B0F2B1F3B2B3", "F0B0F1B1F2B2F3B3"]
+
+
+def test_interleaved_order_written_out() -> None:
+    """Narayanan et al. 2021, figure 4 for two ranks: chunk letters a and b, micro-batches from 0."""
+    orders = get_schedule("interleaved").orders(2, 2, 4)
+    words = [" ".join("FB"[t] + "ab"[stage // 2] + str(i) for t, stage, i in order.tolist()) for order in orders]
+    assert words[0] == "Fa0 Fa1 Fb0 Fb1 Fa2 Bb0 Fa3 Bb1 Fb2 Ba0 Fb3 Ba1 Bb2 Bb3 Ba2 Ba3"
+    assert words[1] == "Fa0 Fa1 Fb0 Bb0 Fb1 Bb1 Fa2 Ba0 Fa3 Ba1 Fb2 Bb2 Fb3 Bb3 Ba2 Ba3"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "pp", "vpp", "m", "reason"),
+    [
+        ("gpipe", 2, 2, 4, "vpp is 2"),
+        ("1f1b", 2, 2, 4, "vpp is 2"),
+        ("interleaved", 2, 1, 4, "vpp is 1"),
+        ("interleaved", 1, 2, 4, "pp is 1"),
+        ("interleaved", 4, 2, 6, "multiple of pp"),
+        ("1f1b", 0, 1, 4, "pp: 0 is not positive"),
+        ("1f1b", 2, 1, 0, "num_microbatches: 0 is not positive"),
+    ],
+)
+def test_sizes_that_cannot_run_are_refused_everywhere(schedule: str, pp: int, vpp: int, m: int, reason: str) -> None:
+    for ask in (get_program, live_vectors, static_cuts):
+        with pytest.raises(InstanceError, match=reason):
+            ask(schedule, pp, vpp, m)
+
+
+class Broken(Reversed):
+    """The toy with its orders replaced."""
+
+    name = "broken"
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+
+    def orders(self, pp: int, vpp: int, num_microbatches: int) -> Orders:
+        return self._orders
+
+
+def rows(*ops: tuple[int, int, int]) -> np.ndarray:
+    return np.array(ops, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("orders", "problem"),
+    [
+        (
+            [rows((F, 0, 0), (B, 0, 0), (F, 0, 1), (B, 0, 1)), rows((F, 1, 1), (B, 1, 1), (F, 1, 0), (B, 1, 0))],
+            "deadlock",
+        ),
+        ([rows((F, 0, 0), (B, 0, 0))], "1 of 2 ranks"),
+        ([rows((F, 0, 0), (B, 0, 0)), rows((F, 0, 1), (B, 0, 1))], "does not hold"),
+        ([rows((F, 0, 0), (F, 0, 0), (B, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "twice"),
+        ([rows((B, 0, 0), (F, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "no backward after it"),
+        ([rows((F, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "no backward after it"),
+        ([rows((F, 0, 0), (IG, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "no weight gradient after it"),
+        ([rows((F, 0, 0), (W, 0, 0), (IG, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "no weight gradient after it"),
+        ([rows((F, 0, 0), (B, 0, 0)), rows((F, 1, 1), (B, 1, 1))], "does not pass every"),
+    ],
+)
+def test_unusable_orders_are_refused(orders: Orders, problem: str) -> None:
+    with pytest.raises(InstanceError, match=problem):
+        get_program(Broken(orders), 2, 1, 2)
+
+
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_every_schedule_runs_all_its_ops_once(schedule: str) -> None:
+    chosen = get_schedule(schedule)
+    for pp, vpp, m in admissible_sizes(schedule, 6, 18):
+        program = get_program(schedule, pp, vpp, m)
+        chains = chosen.chains(pp, vpp)
+        stages = chosen.virtual_stages(pp, vpp)
+        assert sorted(stage for chain in chains for stage in chain) == list(range(len(stages)))
+        assert {piece for _, piece in stages} == set(range(chosen.num_pieces(pp, vpp)))
+        passed = [int((program.index[0, chain[0]] >= 0).sum()) for chain in chains]
+        assert sum(passed) == m
+        assert bool((program.op_type == OpType.WEIGHT_GRAD).any()) <= chosen.splits_backward
