@@ -28,7 +28,7 @@ class Device(FrozenModel):
     hbm_efficiency: Fraction01
     gather_efficiency: Fraction01 = 0.42  # HBM efficiency of token permutation
     kernel_latency_s: PositiveFloat = 6e-6
-    source: dict[str, str] = {}  # one entry a value: where it comes from
+    source: dict[str, str] = Field(default_factory=dict)  # one entry a value: where it comes from
     note: str = ""
 
 
@@ -50,5 +50,5 @@ class Cluster(FrozenModel):
     device: Device
     num_devices: PositiveInt
     links: tuple[LinkLevel, ...]
-    source: dict[str, str] = {}
+    source: dict[str, str] = Field(default_factory=dict)
     note: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveFloat
+from pydantic import PositiveFloat, PositiveInt
 
 from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.cluster import Cluster
@@ -21,6 +21,6 @@ class Instance(FrozenModel):
     profile: Profile
     layout: LayoutSpace = LayoutSpace()
     time_unit_s: PositiveFloat = 1e-6  # integer times count this many seconds
-    memory_unit_bytes: int = 1024  # integer memory counts this many bytes
+    memory_unit_bytes: PositiveInt = 1024  # integer memory counts this many bytes
     source: str = ""
     note: str = ""

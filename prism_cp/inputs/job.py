@@ -43,7 +43,7 @@ class Profile(FrozenModel):
     jitter_per_doubling: Annotated[float, Field(ge=0)]  # share of step time lost per doubling of nodes
     # planning rules
     recompute_modules: tuple[str, ...]  # modules this framework can recompute one by one
-    source: dict[str, str] = {}
+    source: dict[str, str] = Field(default_factory=dict)
 
 
 class Job(FrozenModel):
