@@ -35,7 +35,7 @@ class Weight:
     split
         The dimension that the sharding divides; None for a vector of an expert that stays whole.
     gemm
-        Whether the tensor is the weight of a matrix multiplication whose gradient is accumulated in place.
+        Whether it belongs to a linear layer whose weight gradient the framework can accumulate in place.
     low_precision
         Whether fp8 training multiplies it in fp8 (routers, output heads and embeddings stay in 16 bits).
     """
@@ -70,11 +70,9 @@ class Weight:
         return self.copies * rows * cols / (ep if self.sharding == "expert" else 1)
 
 
-def matrix(
-    name: str, rows: Number, cols: Number, split: Literal["rows", "cols"] | None = None, low_precision: bool = True
-) -> Weight:
-    sharding: Literal["tp", "replicated"] = "tp" if split else "replicated"
-    return Weight(name, rows, cols, sharding, split, gemm=True, low_precision=low_precision)
+def matrix(name: str, rows: Number, cols: Number, split: Literal["rows", "cols"] | None = None) -> Weight:
+    """The weight of a linear layer, split over tensor parallelism when `split` names a dimension."""
+    return Weight(name, rows, cols, "tp" if split else "replicated", split, gemm=True, low_precision=True)
 
 
 def norm_vectors(model: Model) -> int:
@@ -156,7 +154,7 @@ def _mixture_of_experts(f: SimpleNamespace, hidden: Number) -> list[Weight]:
     """Router, routed experts (one copy each), shared experts (DeepSeekMoE, arXiv 2401.06066)."""
     first, experts = (2 if f.gated else 1) * f.intermediate_size, f.num_experts
     weights = [
-        matrix("router", experts, hidden, low_precision=False),
+        Weight("router", experts, hidden),
         Weight("expert_fc1", first, hidden, "expert", "rows", experts, gemm=True, low_precision=True),
         Weight("expert_fc2", hidden, f.intermediate_size, "expert", "cols", experts, gemm=True, low_precision=True),
     ]
@@ -170,7 +168,7 @@ def _mixture_of_experts(f: SimpleNamespace, hidden: Number) -> list[Weight]:
         weights.append(matrix("shared_fc1", shared, hidden, "rows"))
         weights.append(matrix("shared_fc2", hidden, f.shared_intermediate_size, "cols"))
         if f.shared_gate:
-            weights.append(matrix("shared_gate", ONE, hidden, low_precision=False))
+            weights.append(Weight("shared_gate", ONE, hidden))
     return weights
 
 

@@ -1,0 +1,72 @@
+"""Activations of feed-forwards: what dense blocks and mixtures of experts keep for their backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+from sympy import Expr
+
+from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, saved
+from prism_cp.formulas.symbols import etp, names, numbers, tp
+from prism_cp.inputs.model import FeedForward
+
+
+def token_copies(f: SimpleNamespace, c: Context) -> Expr:
+    """Token copies that the experts of the busiest device process: every token top_k times, times the load."""
+    return c.expert_load * f.top_k * c.split_tokens * etp
+
+
+def _fc1_features(f: SimpleNamespace, width: Expr) -> Expr:
+    """Outputs of the first matrix: doubled by a gate."""
+    return 2 * width if f.gated else width
+
+
+def _dense(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
+    """Output of the first matrix and input of the second (fused SwiGLU or GELU keeps nothing else)."""
+    width = f.intermediate_size
+    return [
+        saved("fc1_output", ELEMENT_BYTES * c.tokens * _fc1_features(f, width) / tp, "mlp"),
+        saved("fc2_input", c.product_bytes * c.tokens * width / tp, "mlp"),
+    ]
+
+
+def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
+    """Router, permuted tokens, experts, shared experts (Megatron-LM core/transformer/moe).
+
+    Per token: fp32 scores and int64 expert numbers; per token copy: the permuted input, the two expert activations, an
+    fp32 probability and an index. Plain (not gated) experts keep the activation before and after its weighting by the
+    router; the all-gather dispatcher also keeps the experts' output.
+    """
+    copies, width, shared = token_copies(f, c), f.intermediate_size, f.shared_intermediate_size
+    tensors = [
+        saved("router", (4 * f.num_experts + 8 * f.top_k) * c.split_tokens, "moe"),
+        saved("expert_input", c.product_bytes * copies * c.hidden, "moe"),
+        saved("expert_fc1_output", ELEMENT_BYTES * copies * _fc1_features(f, width) / etp, "moe"),
+        saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act"),
+        saved("probabilities_indices", (4 + 8) * copies, "moe"),
+    ]
+    if not f.gated:
+        tensors.append(saved("unweighted_activation", ELEMENT_BYTES * copies * width / etp, "moe", "moe_act"))
+    if c.profile.dispatcher == "allgather":
+        tensors.append(saved("expert_output", ELEMENT_BYTES * copies * c.hidden, "moe"))
+    if shared != 0:
+        inside = ("moe", "shared_experts")
+        if c.fp8:  # the router keeps the 16-bit input, so the fp8 one is extra
+            tensors.append(saved("shared_input", c.gemm_input(c.hidden), *inside))
+        tensors.append(saved("shared_fc1_output", ELEMENT_BYTES * c.tokens * _fc1_features(f, shared) / tp, *inside))
+        tensors.append(saved("shared_fc2_input", c.product_bytes * c.tokens * shared / tp, *inside))
+        if f.shared_gate:
+            tensors.append(saved("ungated_shared_output", c.hidden_state + ELEMENT_BYTES * c.split_tokens, *inside))
+    return tensors
+
+
+_TENSORS: dict[str, Callable[[SimpleNamespace, Context], list[SavedTensor]]] = {
+    "dense": _dense,
+    "moe": _mixture_of_experts,
+}
+
+
+def feed_forward_tensors(feed_forward: FeedForward, c: Context, symbolic: bool = False) -> list[SavedTensor]:
+    """Saved tensors of one feed-forward, its input norm not included."""
+    return _TENSORS[feed_forward.type]((names if symbolic else numbers)(feed_forward), c)

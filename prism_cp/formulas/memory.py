@@ -1,0 +1,192 @@
+"""Memory: every byte a rank holds, as sympy expressions in the layout symbols.
+
+Whoever composes them into a rank's peak adds, for every live vector of the schedule, weights + gradients + optimizer +
+live micro-batches x activations + the largest transient + buffers + fixed, and for the optimizer step its own row: the
+peak of training is a maximum over phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer, Max, Min
+
+from prism_cp.formulas.activations import head_tensors, kept_bytes, layer_tensors, mtp_tensors
+from prism_cp.formulas.overheads import capacity_bytes, fixed_bytes, shared_buffers
+from prism_cp.formulas.parameters import padded_vocabulary, part_weights, split_dense_expert
+from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
+from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
+from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, zero_3
+from prism_cp.formulas.transients import head_transient, layer_transient, weight_transient
+from prism_cp.formulas.weights import Weight
+from prism_cp.inputs.instance import Instance
+
+NONE = Strategy("none")
+
+
+@dataclass(frozen=True)
+class StateExpressions:
+    """Bytes per device that do not depend on micro-batches."""
+
+    weight_bytes: Expr
+    gradient_bytes: Expr
+    optimizer_bytes: Expr
+    optimizer_step_bytes: Expr  # exists only while the optimizer steps
+
+
+@dataclass(frozen=True)
+class PartMemory:
+    """Bytes of one layer of a chain kind (or of an end: then with one strategy) on a device.
+
+    Attributes
+    ----------
+    activation_bytes, transient_bytes
+        One expression per entry of `strategies`: per live micro-batch, and once while the part's backward runs.
+    """
+
+    name: str
+    strategies: tuple[Strategy, ...]
+    activation_bytes: tuple[Expr, ...]
+    transient_bytes: tuple[Expr, ...]
+    weight_bytes: Expr
+    gradient_bytes: Expr
+    optimizer_bytes: Expr
+    optimizer_step_bytes: Expr
+
+
+@dataclass(frozen=True)
+class MemoryExpressions:
+    """Every memory expression of an instance; the only free symbols are layout symbols.
+
+    Attributes
+    ----------
+    kinds
+        In the order of ``Model.chain_kinds``.
+    buffers
+        ``(bytes, indices of chain kinds, on the embedding's stage, on the head's stage)``: paid once by a rank that
+        holds any of them.
+    fixed_bytes, capacity_bytes
+        Per rank.
+    """
+
+    kinds: tuple[PartMemory, ...]
+    embedding: PartMemory
+    head: PartMemory
+    buffers: list[tuple[Expr, frozenset[int], bool, bool]]
+    fixed_bytes: Expr
+    capacity_bytes: Expr
+
+
+def _share(stage: Expr, ranks: Expr) -> Expr:
+    """Part of a state that a device holds: all of it, or one of `ranks` shares from a ZeRO stage on."""
+    return (1 - stage) + stage / ranks
+
+
+def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExpressions:
+    """Weights, accumulated gradients and optimizer states of a list of weights on a device.
+
+    ZeRO stages 1, 2 and 3 shard optimizer states, gradients and weights over dp·cp, those of routed experts over edp
+    (Rajbhandari et al., arXiv 1910.02054; Megatron-LM core/optimizer/distrib_optimizer.py shards over dp·cp). fp8
+    keeps every layer weight in 16 bits and as a row-wise and a column-wise fp8 copy (Transformer Engine).
+
+    While the optimizer steps it needs a temporary of at most four bytes per parameter of the shard, which the
+    profile caps; 16-bit gradients also exist in fp32 from the step to the next backward pass, unless the profile's
+    optimizer states (16 bytes) count that copy already.
+    """
+    profile = instance.profile
+    dense, expert = split_dense_expert(weights)
+    in_fp8 = split_dense_expert(weight for weight in weights if weight.low_precision)
+    copies = 2 if instance.job.precision == "fp8" else 0
+    weight_bytes = gradient_bytes = sharded = Integer(0)
+    for count, low, ranks in ((dense, in_fp8[0], shard), (expert, in_fp8[1], expert_shard)):
+        if count != 0:
+            weight_bytes += (ELEMENT_BYTES * count + copies * low) * _share(zero_3, ranks)
+            gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)
+            sharded += count * _share(zero_1, ranks)
+    step = Min(Integer(profile.optimizer_step_bytes), 4 * sharded, evaluate=False)
+    if profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16:
+        step += 4 * sharded
+    return StateExpressions(weight_bytes, gradient_bytes, profile.optimizer_state_bytes * sharded, step)
+
+
+def _part(
+    name: str,
+    instance: Instance,
+    strategies: tuple[Strategy, ...],
+    activation: Sequence[Expr],
+    transient: Sequence[Expr],
+) -> PartMemory:
+    state = state_expressions(part_weights(name, instance), instance)
+    return PartMemory(
+        name,
+        strategies,
+        tuple(activation),
+        tuple(transient),
+        state.weight_bytes,
+        state.gradient_bytes,
+        state.optimizer_bytes,
+        state.optimizer_step_bytes,
+    )
+
+
+def _kind_tensors(name: str, instance: Instance, c: Context) -> tuple[list[SavedTensor], int]:
+    """Saved tensors of one layer (of one depth for ``mtp``), and how many such layers the chain item stands for."""
+    tensors = layer_tensors(layer_kind(name, instance), c)
+    if name == "mtp":
+        return tensors + mtp_tensors(c), instance.model.num_mtp_layers
+    return tensors, 1
+
+
+def _chain_part(name: str, instance: Instance, c: Context) -> PartMemory:
+    """A chain kind: what a strategy does not keep comes back, one layer at a time, in its backward pass."""
+    strategies = strategies_for(name, instance)
+    tensors, layers = _kind_tensors(name, instance, c)
+    everything, *kept = kept_bytes(tensors, (NONE, *strategies))
+    running = layer_transient(layer_kind(name, instance), c)
+    running += weight_transient(part_weights(name, instance), c)
+    activation = [layers * bytes_ for bytes_ in kept]
+    transient = [running + everything - bytes_ for bytes_ in kept]
+    return _part(name, instance, strategies, activation, transient)
+
+
+def _embedding_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
+    """The embedding: token ids, a dropout mask, and its gradient.
+
+    The whole gradient of the word embedding exists before it is added to the accumulated one, but only after the
+    stage's layers have given back this micro-batch's activations and transients; what the first layer alone gives back
+    is subtracted.
+    """
+    activation = 8 * c.tokens + sum(tensor.bytes_ for tensor in c.dropout_mask("embedding_dropout"))
+    first = instance.model.chain[0]
+    tensors, _ = _kind_tensors(first, instance, c)
+    released = kept_bytes(tensors, [NONE])[0] + layer_transient(layer_kind(first, instance), c)
+    gradient = ELEMENT_BYTES * vocabulary * c.hidden / tp
+    transient = Max(0, gradient - released, evaluate=False) + weight_transient(part_weights("embedding", instance), c)
+    return _part("embedding", instance, (NONE,), [activation], [transient])
+
+
+def _head_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
+    """Final norm, output projection and loss, with the logits of every multi-token-prediction depth."""
+    activation = kept_bytes(head_tensors(instance.model, c, vocabulary / tp), [NONE])
+    transient = head_transient(c, vocabulary / tp) + weight_transient(part_weights("head", instance), c)
+    return _part("head", instance, (NONE,), activation, [transient])
+
+
+def memory_expressions(instance: Instance) -> MemoryExpressions:
+    """All memory expressions of an instance, in bytes, exact, over the layout symbols of `symbols`.
+
+    Raises
+    ------
+    InstanceError
+        The profile or the search space names a recomputation module that is not known or not available.
+    """
+    c, vocabulary = context(instance), padded_vocabulary(instance)
+    return MemoryExpressions(
+        kinds=tuple(_chain_part(name, instance, c) for name in instance.model.chain_kinds),
+        embedding=_embedding_part(instance, c, vocabulary),
+        head=_head_part(instance, c, vocabulary),
+        buffers=shared_buffers(instance, c),
+        fixed_bytes=fixed_bytes(instance, c),
+        capacity_bytes=capacity_bytes(instance),
+    )

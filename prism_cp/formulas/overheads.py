@@ -1,0 +1,82 @@
+"""Overheads: buffers that ranks pay once, what the software stack takes in any case, and the usable capacity."""
+
+from __future__ import annotations
+
+from sympy import Expr, Integer, Min
+
+from prism_cp.formulas.parameters import part_weights
+from prism_cp.formulas.saved import ELEMENT_BYTES, Context, exact
+from prism_cp.formulas.strategies import layer_kind
+from prism_cp.formulas.symbols import cp, dp, ep, etp, expert_shard, is_pipelined, shard, tp
+from prism_cp.inputs.instance import Instance
+from prism_cp.inputs.model import LatentAttention, MixtureOfExperts, SelfAttention
+
+# Four cuBLAS workspaces of 32 MiB (transformer_engine/pytorch/module/base.py get_multi_stream_cublas_workspace).
+GROUPED_GEMM_WORKSPACE_BYTES = Integer(4 * 32 * 2**20)
+
+
+def _buffer_sizes(part: str, instance: Instance, c: Context) -> dict[object, Expr]:
+    """Bytes of every buffer that a layer kind needs, by what identifies it."""
+    sizes: dict[object, Expr] = {}
+    layer = layer_kind(part, instance)
+    if c.profile.dummy_weight_gradients:
+        for weight in part_weights(part, instance):
+            if weight.gemm:
+                rows, cols = weight.local_shape
+                sizes[rows, cols] = ELEMENT_BYTES * rows * cols
+        if isinstance(layer.feed_forward, MixtureOfExperts):
+            sizes["grouped matrix multiplication"] = GROUPED_GEMM_WORKSPACE_BYTES
+    if not c.profile.flash_attention and isinstance(layer.attention, SelfAttention | LatentAttention):
+        heads = Integer(layer.attention.num_attention_heads)
+        sizes["scores", heads] = ELEMENT_BYTES * c.tokens * c.seq_len * heads / tp
+    return sizes
+
+
+def shared_buffers(instance: Instance, c: Context) -> list[tuple[Expr, frozenset[int], bool, bool]]:
+    """Buffers that layers share: ``(bytes, chain kind indices, on the embedding's stage, on the head's stage)``.
+
+    With in-place accumulation of weight gradients Transformer Engine returns a dummy gradient, one cached per distinct
+    local weight shape (``get_dummy_wgrad``, transformer_engine/pytorch/module/base.py; experts have one shape each),
+    and it multiplies grouped matrices on four streams with a workspace each. Attention that is not fused keeps one
+    buffer of scores (Megatron-LM core/transformer/dot_product_attention.py).
+    """
+    size: dict[object, Expr] = {}
+    kinds: dict[object, set[int]] = {}
+    for index, kind in enumerate(instance.model.chain_kinds):
+        for key, bytes_ in _buffer_sizes(kind, instance, c).items():
+            size[key] = bytes_
+            kinds.setdefault(key, set()).add(index)
+    return [(bytes_, frozenset(kinds[key]), False, False) for key, bytes_ in size.items()]
+
+
+def _exists(group: Expr) -> Expr:
+    """1 when a process group has more than one rank, else 0."""
+    return Min(1, group - 1)
+
+
+def num_communicators(instance: Instance) -> Expr:
+    """Process groups of more than one rank that a rank communicates in (Megatron-LM core/parallel_state.py).
+
+    Tensor, context, pipeline, data with context, data alone where that differs, the world; with experts: expert,
+    expert with expert-tensor, expert data; with tied or multi-token-prediction embeddings the group of the stages that
+    hold a copy.
+    """
+    model = instance.model
+    count = _exists(tp) + _exists(cp) + is_pipelined + _exists(shard) + _exists(cp) * _exists(dp)
+    if model.tied_embeddings or model.num_mtp_layers:
+        count += is_pipelined
+    if any(isinstance(kind.feed_forward, MixtureOfExperts) for kind in model.kinds):
+        count += _exists(ep) + _exists(etp) + _exists(ep) * _exists(etp) + _exists(expert_shard)
+    return count + (1 if instance.cluster.num_devices > 1 else 0)
+
+
+def fixed_bytes(instance: Instance, c: Context) -> Expr:
+    """Driver context, library workspaces, communicators, and with pipelining the tensors in flight between stages."""
+    profile = instance.profile
+    fixed = Integer(profile.context_bytes + profile.workspace_bytes)
+    return fixed + profile.communicator_bytes * num_communicators(instance) + is_pipelined * 2 * c.hidden_state
+
+
+def capacity_bytes(instance: Instance) -> Expr:
+    """The share of the card that live tensors can fill before fragmentation stops the allocator."""
+    return Integer(instance.cluster.device.memory_bytes) * exact(instance.profile.allocator_efficiency)
