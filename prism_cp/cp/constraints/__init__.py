@@ -1,0 +1,1 @@
+"""Constraints of the stage model, one idea a file."""
