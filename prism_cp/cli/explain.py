@@ -1,0 +1,128 @@
+"""Command line room: ``prism-cp explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prism_cp.cli.options import (
+    ClusterOption,
+    GapOption,
+    GbsOption,
+    JsonOption,
+    ModelOption,
+    ProfileOption,
+    QuietOption,
+    SeedOption,
+    SeqLenOption,
+    SetOption,
+    TimeLimitOption,
+    TopOption,
+    WorkersOption,
+    instance_from_options,
+    search_options,
+)
+from prism_cp.cli.output import data_console, print_json
+from prism_cp.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from prism_cp.inputs.instance import Instance
+    from prism_cp.plan import Plan
+    from prism_cp.search.options import SearchOptions
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "prism-cp explain plan.json\n\n"
+    "prism-cp explain instances/tiny/too-small.yaml\n\n"
+    "prism-cp explain --model llama-3.1-405b --cluster 64xh100 --gbs 128 --seq-len 8192 --json"
+)
+PLAN_MARK = "schema_version"
+
+
+def explain(
+    source: Annotated[
+        Path | None,
+        typer.Argument(metavar="INSTANCE_OR_PLAN", help="Instance (YAML), or plan (JSON).", show_default=False),
+    ] = None,
+    model: ModelOption = None,
+    cluster: ClusterOption = None,
+    gbs: GbsOption = None,
+    seq_len: SeqLenOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+    top: TopOption = 5,
+    time_limit: TimeLimitOption = None,
+    gap: GapOption = 0.0,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    quiet: QuietOption = False,
+) -> None:
+    """Say why: what bounds a plan and why other layouts lost; or why nothing fits, and what would help."""
+    options = search_options(time_limit, gap, workers, seed, top)
+    if source is not None and is_plan(source):
+        given = {"--model": model, "--cluster": cluster, "--gbs": gbs, "--seq-len": seq_len, "--profile": profile}
+        extra = [name for name, value in {**given, "--set": set_ or None}.items() if value is not None]
+        if extra:
+            raise UsageError(f"{', '.join(extra)}: {source} is a plan (accepted with these options: an instance)")
+        from prism_cp.plan import read_plan
+
+        plan = read_plan(source)
+        if plan.status == "infeasible":
+            _explain_infeasible(plan.instance, options, as_json=json)
+        else:
+            _explain_plan(plan, as_json=json)
+        return
+
+    instance = instance_from_options(source, set_, model, cluster, gbs, seq_len, profile)
+    from prism_cp.cli.running import exit_code, search
+
+    result = search(instance, options, quiet=quiet)
+    code = exit_code(result, gap)
+    if code == ExitCode.INFEASIBLE:
+        _explain_infeasible(instance, options, as_json=json)
+    else:
+        from prism_cp.plan_builder import build_plan
+
+        _explain_plan(build_plan(instance, result), as_json=json)
+    raise typer.Exit(int(code))
+
+
+def is_plan(path: Path) -> bool:
+    """Whether a file looks like a plan: a JSON object with a schema version."""
+    if path.suffix.lower() != ".json":
+        return False
+    from prism_cp.inputs.reading import read_mapping
+
+    return PLAN_MARK in read_mapping(path)
+
+
+def _explain_plan(plan: Plan, *, as_json: bool) -> None:
+    import json
+
+    from prism_cp.report.explain_report import plan_explanation, print_plan_explanation
+
+    if as_json:
+        print_json(json.dumps(plan_explanation(plan), indent=2))
+    else:
+        print_plan_explanation(plan, data_console())
+
+
+def _explain_infeasible(instance: Instance, options: SearchOptions, *, as_json: bool) -> None:
+    """Shortages of the closest layouts, and verified changes (none when stopped by Ctrl-C)."""
+    import json
+
+    from prism_cp.cli.running import unless_stopped
+    from prism_cp.report.explain_report import infeasible_explanation, print_infeasible
+    from prism_cp.report.infeasible import closest_layouts
+    from prism_cp.search.relaxations import cheapest_relaxations
+
+    closest = unless_stopped(lambda: closest_layouts(instance)) or []
+    relaxations = unless_stopped(lambda: cheapest_relaxations(instance, options)) or []
+    if as_json:
+        explanation = infeasible_explanation(instance.name, closest, relaxations, instance.time_unit_s)
+        print_json(json.dumps(explanation, indent=2))
+    else:
+        print_infeasible(instance.name, closest, relaxations, instance.time_unit_s, data_console())

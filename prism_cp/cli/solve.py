@@ -1,0 +1,103 @@
+"""Command line room: ``prism-cp solve``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prism_cp.cli.options import (
+    ClusterOption,
+    GapOption,
+    GbsOption,
+    JsonOption,
+    ModelOption,
+    ProfileOption,
+    QuietOption,
+    SeedOption,
+    SeqLenOption,
+    SetOption,
+    TimeLimitOption,
+    TopOption,
+    WorkersOption,
+    instance_from_options,
+    search_options,
+)
+from prism_cp.cli.output import check_out, data_console, message_console, print_json, write_whole
+from prism_cp.errors import ExitCode
+
+if TYPE_CHECKING:
+    from prism_cp.inputs.instance import Instance
+    from prism_cp.plan import Plan
+    from prism_cp.result import SearchResult
+
+EXAMPLES = (
+    "Examples:\n\n"
+    "prism-cp solve instances/moe/deepseek-v3-2048xh800.yaml --out plan.json\n\n"
+    "prism-cp solve --model llama-3.1-70b --cluster 64xh100 --gbs 1024 --seq-len 8192\n\n"
+    "prism-cp solve job.yaml --set layout.tp=8 --set layout.pp=4,8 --time-limit 60 --json > plan.json"
+)
+
+
+def solve(
+    instance: Annotated[Path | None, typer.Argument(help="Instance file (YAML).", show_default=False)] = None,
+    model: ModelOption = None,
+    cluster: ClusterOption = None,
+    gbs: GbsOption = None,
+    seq_len: SeqLenOption = None,
+    profile: ProfileOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the plan (JSON) to this file.")] = None,
+    top: TopOption = 5,
+    time_limit: TimeLimitOption = None,
+    gap: GapOption = 0.0,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    certify: Annotated[bool, typer.Option("--certify", help="Prove the result again by other means.")] = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Find the fastest plan that fits, and prove it."""
+    options = search_options(time_limit, gap, workers, seed, top)
+    if out is not None:
+        check_out(out)
+    chosen = instance_from_options(instance, set_, model, cluster, gbs, seq_len, profile)
+
+    from prism_cp.cli.running import exit_code, search
+    from prism_cp.report.plan_report import print_plan
+
+    result = search(chosen, options, quiet=quiet)
+    plan, faults = checked_plan(chosen, result, certify=certify, time_limit_s=time_limit)
+    if out is not None:
+        write_whole(out, plan.to_json() + "\n")
+    if json:
+        print_json(plan.to_json())
+    else:
+        print_plan(plan, data_console())
+    if faults:
+        for fault in faults:
+            message_console().print(f"check failed: {fault}", style="red", markup=False)
+        raise typer.Exit(int(ExitCode.CHECK_FAILED))
+    raise typer.Exit(int(exit_code(result, gap)))
+
+
+def checked_plan(
+    instance: Instance, result: SearchResult, *, certify: bool, time_limit_s: float | None
+) -> tuple[Plan, list[str]]:
+    """The plan of a result, with level ``checked`` if the checker agrees; and what it objects to."""
+    from prism_cp.check import check_plan
+    from prism_cp.plan_builder import build_plan
+
+    certificate = None
+    if certify:
+        from prism_cp.certify import certify as certify_result
+        from prism_cp.cli.running import unless_stopped
+
+        certificate = unless_stopped(lambda: certify_result(instance, result, time_limit_s=time_limit_s))
+    plan = build_plan(instance, result, certificate)
+    report = check_plan(plan, instance)
+    if report.ok and plan.layout is not None:
+        levels = ("checked", *plan.certificate.levels)
+        plan = plan.model_copy(update={"certificate": plan.certificate.model_copy(update={"levels": levels})})
+    return plan, [str(finding) for finding in report.findings]
