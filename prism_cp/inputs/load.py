@@ -100,7 +100,7 @@ def load_instance(
             raw[key] = _absolute(value)
     job = {key: value for key, value in (("gbs", gbs), ("seq_len", seq_len)) if value is not None}
     if job:
-        given = raw.get("job") or {}
+        given = {} if raw.get("job") is None else raw["job"]
         raw["job"] = {**given, **job} if isinstance(given, dict) else given
     name = Path(path).stem if path is not None else f"{model}-{cluster}"
     try:
@@ -134,12 +134,12 @@ def instance_from_mapping(raw: object, overrides: Sequence[str] = (), folder: Pa
     if not isinstance(job, dict):
         raise InstanceError("job", "is missing" if job is None else shown(job), "a mapping with gbs and seq_len")
     cluster = expand_cluster(mapping["cluster"], folder)
-    profile = expand("profile", mapping.get("profile") or default_profile(cluster), folder)
+    profile = mapping["profile"] if mapping.get("profile") is not None else default_profile(cluster)
     parts: dict[str, Any] = {
         "model": build_model(expand("model", mapping["model"], folder)),
         "cluster": build_cluster(cluster),
         "job": validated(Job, job, "job"),
-        "profile": build_profile(profile),
+        "profile": build_profile(expand("profile", profile, folder)),
         "layout": build_layout(mapping.get("layout")),
     }
     rest = {key: value for key, value in mapping.items() if key not in parts and value is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,18 +73,16 @@ def _set(raw: Raw, path: list[str], value: Any, folder: Path) -> None:
         # These two choose the catalogue entry, so they must be set before it is looked up.
         raw["cluster"] = {**cluster_reference(raw.get("cluster"), folder), path[1]: value}
         return
-    expanders: dict[str, Callable[[], Raw]] = {
-        "cluster": lambda: expand_cluster(raw.get("cluster"), folder),
-        "model": lambda: expand("model", raw.get("model"), folder),
-        "profile": lambda: expand(
-            "profile",
-            raw.get("profile") or default_profile(expand_cluster(raw.get("cluster"), folder)),
-            folder,
-        ),
-    }
-    if section not in expanders:
+    if section == "cluster":
+        raw["cluster"] = expand_cluster(raw.get("cluster"), folder)
+    elif section == "model":
+        raw["model"] = expand("model", raw.get("model"), folder)
+    elif section == "profile":
+        given = raw.get("profile")
+        name = default_profile(expand_cluster(raw.get("cluster"), folder)) if given is None else given
+        raw["profile"] = expand("profile", name, folder)
+    else:
         raise InstanceError(".".join(path), f"{section} has no keys inside", f"{section}=VALUE")
-    raw[section] = expanders[section]()
     _set_inside(raw[section], path, value)
 
 

@@ -28,34 +28,43 @@ _SUFFIXES = (".json", ".yaml", ".yml")
 _HUGGINGFACE_FILE_KEYS = ("name", "source", "huggingface")
 
 
-def expand(section: str, value: object, folder: Path) -> Raw:
+def expand(section: str, value: object, folder: Path, key: str | None = None) -> Raw:
     """The full mapping of a ``model``, ``profile`` or ``device``.
 
     Text is a path when it ends in .json, .yaml or .yml (relative to `folder`), else a catalogue name. A mapping may
-    say ``like: NAME`` to start from a catalogue entry and change some of its keys.
+    say ``like: NAME`` to start from a catalogue entry and change some of its keys. Errors are about `key`, by default
+    the section.
     """
+    key = key or section
     if isinstance(value, str):
         if value.lower().endswith(_SUFFIXES):
             return _from_file(value, folder)
-        return {"name": value, **catalog_entry(section + "s", value)}
+        return {"name": value, **_entry(section, value, key)}
     if not isinstance(value, dict):
         accepted = "a mapping, a catalogue name or a path ending in " + ", ".join(_SUFFIXES)
-        raise InstanceError(section, shown(value), accepted)
+        raise InstanceError(key, shown(value), accepted)
     if "like" not in value:
         return dict(value)
-    changes = {key: item for key, item in value.items() if key != "like"}
-    base = {"name": value["like"], **catalog_entry(section + "s", _text(value["like"], f"{section}.like"))}
+    changes = {name: item for name, item in value.items() if name != "like"}
+    base = {"name": value["like"], **_entry(section, _text(value["like"], f"{key}.like"), f"{key}.like")}
     changed_source = changes.pop("source", None)
     merged = {**base, **changes}
     if isinstance(base.get("source"), dict):
         # A changed value must not keep the catalogue's source.
-        kept = {key: text for key, text in base["source"].items() if key not in changes}
+        kept = {name: text for name, text in base["source"].items() if name not in changes}
         extra = changed_source if isinstance(changed_source, dict) else dict.fromkeys(changes, "stated by the instance")
         extra.pop("name", None)
         merged["source"] = {**kept, **extra}
     elif changed_source is not None:
         merged["source"] = changed_source
     return merged
+
+
+def _entry(section: str, name: str, key: str) -> Raw:
+    try:
+        return catalog_entry(section + "s", name)
+    except InstanceError as error:
+        raise InstanceError(key, error.problem, error.accepted) from error
 
 
 def _from_file(value: str, folder: Path) -> Raw:
@@ -115,9 +124,9 @@ def expand_cluster(value: object, folder: Path) -> Raw:
         family = _text(family, "cluster.name")
         if family not in catalog_names("clusters") and "device" in raw:
             raise InstanceError("cluster.links", "is missing", "a list of link levels, innermost first")
-        raw = {**catalog_entry("clusters", family), **raw}
+        raw = {**_entry("cluster", family, "cluster"), **raw}
     if "device" in raw:
-        raw["device"] = expand("device", raw["device"], folder)
+        raw["device"] = expand("device", raw["device"], folder, "cluster.device")
     return raw
 
 
