@@ -65,7 +65,8 @@ class SearchResult:
     objective: int | None
     bound: int | None
     best: LayoutOutcome | None  # with problem and assignment
-    others: tuple[LayoutOutcome, ...]  # further layouts, best bound first, at most `top_k`
+    others: tuple[LayoutOutcome, ...]  # further layouts, best value first, at most `top_k`
+    opened: tuple[LayoutOutcome, ...]  # every layout whose stage problem was built, the best one included
     statistics: SearchStatistics
     seed: int
     workers: int

@@ -1,0 +1,1 @@
+"""Measured tables: whole processes, their wall time and peak memory, as Markdown under `results/`."""

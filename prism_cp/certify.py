@@ -1,0 +1,123 @@
+"""Certificates: how often, and by what, a result was proved besides the search that found it.
+
+Levels, weakest first
+---------------------
+``checked``
+    The solver-free checker recomputed legality, memory and time of the plan.
+``bound``
+    Incumbent and bound are equal integers.
+``reproved``
+    The joint model (other encoding, other seed) finds nothing better among the layouts that the search opened.
+``cross-engine``
+    HiGHS, on the linear export of the best layout's stage problem, finds the same optimum.
+``exhaustive``
+    Enumeration of every plan of every layout finds the same optimum (tiny instances only).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from prism_cp.baselines.exhaustive import exhaustive_layouts, size_of
+from prism_cp.cp.export import solve_with_highs
+from prism_cp.cp.joint import prove_nothing_better
+from prism_cp.cp.solve import solve_stage_problem
+from prism_cp.inputs.instance import Instance
+from prism_cp.integer_tables import CostModel, build_stage_problem
+from prism_cp.layouts.admissible import AdmissibleLayouts, all_layouts
+from prism_cp.result import LayoutOutcome, SearchResult
+
+GROUP = 8  # layouts in one joint model
+MOST_EXHAUSTIVE_LAYOUTS = 5_000
+MOST_EXHAUSTIVE_PLANS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Levels reached, and for each what was done."""
+
+    levels: tuple[str, ...] = ()
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def certify(
+    instance: Instance, result: SearchResult, time_limit_s: float | None = None, seed: int = 1
+) -> Certificate:
+    """Prove a result again, by other means.
+
+    `checked` is not decided here: whoever builds the plan runs the checker on it and adds the level.
+    """
+    levels: list[str] = []
+    details: dict[str, Any] = {}
+    if result.proved:
+        levels.append("bound")
+        details["bound"] = {"objective": result.objective, "bound": result.bound}
+    if result.proved and result.best is not None and result.objective is not None:
+        if _reprove(result, details, time_limit_s, seed):
+            levels.append("reproved")
+        if _cross_engine(result.best, result.objective, details, time_limit_s, seed):
+            levels.append("cross-engine")
+        if _exhaustive(instance, result.objective, details):
+            levels.append("exhaustive")
+    return Certificate(tuple(levels), details)
+
+
+def _reprove(result: SearchResult, details: dict[str, Any], time_limit_s: float | None, seed: int) -> bool:
+    """The joint model over every opened layout has nothing below the incumbent."""
+    assert result.objective is not None
+    candidates = [
+        (outcome.layout, outcome.problem)
+        for outcome in result.opened
+        if outcome.problem is not None and outcome.lower_bound <= result.objective
+    ]
+    groups = [candidates[start : start + GROUP] for start in range(0, len(candidates), GROUP)]
+    refuted = 0
+    for group in groups:
+        answer = prove_nothing_better(group, result.objective - 1, time_limit_s=time_limit_s, seed=seed)
+        if answer is False:
+            details["reproved"] = {"contradiction": "the joint model has a better plan", "layouts": len(group)}
+            return False
+        if answer is None:
+            break
+        refuted += len(group)
+    details["reproved"] = {
+        "layouts_reproved": refuted,
+        "layouts_opened": len(candidates),
+        "layouts_left_to_bounds": result.statistics.layouts_total - refuted,
+    }
+    return refuted == len(candidates)
+
+
+def _cross_engine(
+    best: LayoutOutcome, objective: int, details: dict[str, Any], time_limit_s: float | None, seed: int
+) -> bool:
+    """HiGHS and CP-SAT agree on the best layout's stage problem."""
+    problem = best.problem
+    assert problem is not None
+    solution = solve_stage_problem(problem, hint=best.assignment, time_limit_s=time_limit_s, seed=seed)
+    status, value, bound = solve_with_highs(problem, solution.cuts, time_limit_s)
+    expected = objective - problem.barrier
+    details["cross-engine"] = {
+        "highs_status": status,
+        "highs_objective": value,
+        "highs_bound": bound,
+        "cp_sat_pipeline_time": solution.pipeline_time,
+        "cuts": len(solution.cuts),
+    }
+    return bool(status == "optimal" and value == expected and solution.pipeline_time == expected)
+
+
+def _exhaustive(instance: Instance, objective: int, details: dict[str, Any]) -> bool:
+    """Enumeration agrees; False also when the instance is too large to enumerate."""
+    admissible = AdmissibleLayouts(instance)
+    if admissible.num_layouts > MOST_EXHAUSTIVE_LAYOUTS:
+        return False
+    cost_model = CostModel(instance)
+    problems = [(layout, build_stage_problem(instance, layout, cost_model)) for layout in all_layouts(instance)]
+    plans = sum(size_of(problem) for _, problem in problems)
+    if plans > MOST_EXHAUSTIVE_PLANS:
+        return False
+    best = exhaustive_layouts(problems)
+    details["exhaustive"] = {"layouts": len(problems), "plans": plans, "objective": None if best is None else best[0]}
+    return best is not None and best[0] == objective

@@ -1,0 +1,163 @@
+"""The open layouts of a search, best bound first, without building more than needs be.
+
+Cells are bounded all at once by their work; only those that can still beat the incumbent are expanded into layouts, in
+order of their bound and in batches. A layout leaves here as excluded (by a bound or because nothing fits) or as a
+candidate whose stage problem has to be built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prism_cp.inputs.layout import SCHEDULES, Layout
+from prism_cp.integer_tables import CostModel
+from prism_cp.formulas.layer_time import LayerTimes
+from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
+from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, cell_bounds, possible, total_work, work_bounds
+
+FIRST_BATCH, BATCH = 64, 1024
+KERNEL_FIELDS = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "mbs")  # what a layer's times depend on below ZeRO 2
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout that bounds do not exclude."""
+
+    layout: Layout
+    lower_bound: int  # pipeline time plus barrier, time units
+
+
+class Candidates:
+    """Iterates over layouts in order of a lower bound.
+
+    Parameters
+    ----------
+    admissible : AdmissibleLayouts
+    cost_model : CostModel
+    """
+
+    def __init__(self, admissible: AdmissibleLayouts, cost_model: CostModel) -> None:
+        self.admissible, self.cost_model = admissible, cost_model
+        instance = admissible.instance
+        self.unit_s = instance.time_unit_s
+        self.prefix = cost_model.prefix_counts
+        self.cell_bounds = self._cell_bounds()
+        self.order = np.argsort(self.cell_bounds, kind="stable")
+        self.infeasible = 0
+        self.pruned = 0
+        self.expanded = 0
+
+    def bound_of_rest(self, position: int) -> int | None:
+        """Least bound, in time units, of the cells from `position` on in bound order; None when there are none."""
+        if position >= len(self.order):
+            return None
+        return math.floor(self.cell_bounds[self.order[position]] / self.unit_s)
+
+    def _cell_bounds(self) -> np.ndarray:
+        """Work bound of every cell in seconds.
+
+        ZeRO stage and schedule are those that make it least; then a layer's times depend on `KERNEL_FIELDS` only, which
+        far fewer rows share.
+        """
+        cells = self.admissible.cells
+        first, kernel = distinct_rows([cells[name] for name in KERNEL_FIELDS])
+        size = len(first)
+        columns = {name: column[first] for name, column in cells.items()}
+        columns["zero"], columns["vpp"] = np.zeros(size, np.int64), np.ones(size, np.int64)
+        columns["schedule"] = np.full(size, SCHEDULES.index("1f1b"))
+        times = self.cost_model.evaluate_times(columns)
+        kind_cost = np.stack([_fastest(kind, size) for kind in times.kinds], axis=1)
+        ends = [_fastest(end, size) for end in (times.embedding, times.head)]
+        work, largest = total_work(kind_cost, *ends, self.prefix[:, -1])
+        return cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"])
+
+    def batches(self) -> Iterator[tuple[np.ndarray, Columns, int]]:
+        """Batches of expanded layouts in order of their cells' bound: (cell indices, columns, next position)."""
+        position, size = 0, FIRST_BATCH
+        while position < len(self.order):
+            cells = self.order[position : position + size]
+            columns, cell_index = self.admissible.expand(cells)
+            position += len(cells)
+            size = min(BATCH, size * 4)
+            yield cell_index, columns, position
+
+
+def _fastest(layer: LayerTimes[Any], size: int) -> np.ndarray:
+    """Least f + b + w over the strategies, float64[size]."""
+    rows = zip(layer.forward_s, layer.input_grad_s, layer.weight_grad_s, strict=True)
+    return np.ascontiguousarray(np.broadcast_to(np.min([f + b + w for f, b, w in rows], axis=0), size), np.float64)
+
+
+class Batch:
+    """Unrounded costs of some layouts, as the arrays `possible` needs."""
+
+    def __init__(self, candidates: Candidates, columns: Columns) -> None:
+        self.columns = columns
+        self.candidates = candidates
+        model = candidates.cost_model
+        costs = model.evaluate(columns)
+        n = len(columns["tp"])
+        self.size = n
+        kinds = len(costs.kinds)
+        width = max(len(kind.forward_s) for kind in costs.kinds)
+        shape = (n, kinds, width)
+        self.cost, self.activation = np.full(shape, 1e300), np.full(shape, 1e300)
+        transient = np.full(shape, np.inf)
+        self.forward = np.full((n, kinds), np.inf)
+        static = np.zeros((n, kinds))
+        for k, kind in enumerate(costs.kinds):
+            for q in range(len(kind.forward_s)):
+                self.cost[:, k, q] = kind.forward_s[q] + kind.input_grad_s[q] + kind.weight_grad_s[q]
+                self.activation[:, k, q] = kind.activation_bytes[q]
+                transient[:, k, q] = kind.transient_bytes[q]
+                self.forward[:, k] = np.minimum(self.forward[:, k], kind.forward_s[q])
+            for q in range(len(kind.forward_s), width):
+                self.cost[:, k, q], self.activation[:, k, q] = self.cost[:, k, 0], self.activation[:, k, 0]
+            static[:, k] = kind.weight_bytes + kind.gradient_bytes + kind.optimizer_bytes
+        self.static, self.transient = static, transient.min(axis=2)
+        self.buffers = np.zeros((n, kinds))
+        ends = np.zeros((n, 2, 4))
+        for index, end in enumerate((costs.embedding, costs.head)):
+            ends[:, index, 0] = end.forward_s[0] + end.input_grad_s[0] + end.weight_grad_s[0]
+            ends[:, index, 1] = end.activation_bytes[0]
+            ends[:, index, 2] = end.transient_bytes[0]
+            ends[:, index, 3] = end.weight_bytes + end.gradient_bytes + end.optimizer_bytes
+        self.ends = ends
+        self.table = np.zeros((n, 4))
+        self.table[:, 0], self.table[:, 1] = costs.capacity_bytes, costs.fixed_bytes
+        self.table[:, 2], self.table[:, 3] = costs.head_s + costs.last_bucket_s, costs.p2p_s
+        self.shape = np.zeros((n, 4), np.int64)
+        self.shape[:, 0] = np.where(columns["schedule"] == SCHEDULES.index("gpipe"), GPIPE, ONE_F_ONE_B)
+        self.shape[:, 1], self.shape[:, 2] = columns["pp"], columns["num_microbatches"]
+        self.shape[:, 3] = 0 if candidates.admissible.space.allow_empty_middle_stages else 1
+        self.barrier_s = np.broadcast_to(costs.norm_s, n)
+        fastest = self.cost.min(axis=2)
+        self.bounds_s = self.barrier_s + self.table[:, 2] + work_bounds(
+            np.ascontiguousarray(fastest), np.ascontiguousarray(ends[:, 0, 0]), np.ascontiguousarray(ends[:, 1, 0]),
+            candidates.prefix, columns["pp"], columns["num_microbatches"], np.ascontiguousarray(self.table[:, 3]),
+            self.shape[:, 0],
+        )  # fmt: skip
+
+    def possible(self, rows: np.ndarray, incumbent: int | None) -> np.ndarray:
+        """Which of `rows` may hold a plan better than the incumbent (pipeline time plus barrier, time units)."""
+        if incumbent is None:
+            targets = np.full(len(rows), np.inf)
+        else:
+            targets = (incumbent - 1) * self.candidates.unit_s - self.barrier_s[rows]
+        return np.asarray(
+            possible(
+                targets, self.candidates.prefix, self.cost[rows], self.forward[rows], self.activation[rows],
+                self.transient[rows], self.static[rows], self.ends[rows], self.table[rows], self.shape[rows],
+                self.buffers[rows],
+            )
+        )  # fmt: skip
+
+    def layout(self, row: int) -> Layout:
+        """One layout of the batch."""
+        return layout_at(self.columns, row)
+

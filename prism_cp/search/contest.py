@@ -1,0 +1,147 @@
+"""Contested layouts: CP-SAT decides, best bound first, in one process or several."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+
+from prism_cp.cp.solve import StageSolution, solve_stage_problem
+from prism_cp.result import LayoutOutcome
+from prism_cp.search.state import SearchState
+from prism_cp.stage_problem import Assignment, StageProblem
+
+POLL_S = 0.1
+
+
+def _solve(
+    problem: StageProblem, upper_bound: int | None, hint: Assignment | None, time_limit_s: float | None, seed: int
+) -> StageSolution:
+    """Runs in a worker process; nothing but plain data crosses."""
+    return solve_stage_problem(problem, upper_bound=upper_bound, hint=hint, time_limit_s=time_limit_s, seed=seed)
+
+
+class Contest:
+    """Solves the contested layouts of a search state until each is closed or the search is stopped."""
+
+    def __init__(self, state: SearchState) -> None:
+        self.state = state
+
+    def run(self) -> None:
+        """Solve everything that is contested."""
+        state = self.state
+        self._drop_excluded()
+        if state.options.workers > 1 and len(state.contested) > 1:
+            self._run_processes()
+        else:
+            self._run_here()
+        for outcome in state.contested:
+            state.close(outcome, "open", "the search was stopped before it was decided")
+        state.contested = []
+        state.report("done", force=True)
+
+    def _drop_excluded(self) -> None:
+        """Close what an improved incumbent has decided; sort the rest by bound."""
+        state = self.state
+        kept = []
+        for outcome in state.contested:
+            if state.excludes(outcome.lower_bound):
+                state.close(outcome, "no_better", "its partition bound reaches the incumbent")
+            else:
+                kept.append(outcome)
+        state.contested = sorted(kept, key=lambda outcome: outcome.lower_bound)
+
+    def _limit(self, outcome: LayoutOutcome) -> int | None:
+        assert outcome.problem is not None
+        return None if self.state.target is None else self.state.target - outcome.problem.barrier
+
+    def _run_here(self) -> None:
+        state = self.state
+        while state.contested and not state.stopped():
+            outcome = state.contested.pop(0)
+            assert outcome.problem is not None
+            holder: list[StageSolution] = []
+            failure: list[BaseException] = []
+
+            def work(outcome: LayoutOutcome = outcome, limit: int | None = self._limit(outcome)) -> None:
+                assert outcome.problem is not None
+                try:
+                    holder.append(
+                        solve_stage_problem(
+                            outcome.problem, upper_bound=limit, hint=outcome.assignment,
+                            time_limit_s=state.remaining_s(), seed=state.options.seed, stop=state.stop,
+                        )  # fmt: skip
+                    )
+                except BaseException as error:  # re-raised below, in the caller's thread
+                    failure.append(error)
+
+            # A thread of its own, so that signals reach the main thread while CP-SAT runs.
+            thread = threading.Thread(target=work, daemon=True)
+            thread.start()
+            while thread.is_alive():
+                thread.join(POLL_S)
+                state.report()
+            if failure:
+                raise failure[0]
+            self._settle(outcome, holder[0])
+            self._drop_excluded()
+
+    def _run_processes(self) -> None:
+        state = self.state
+        context = multiprocessing.get_context("spawn")
+        pool = ProcessPoolExecutor(max_workers=state.options.workers, mp_context=context)
+        running: dict[Future[StageSolution], LayoutOutcome] = {}
+        try:
+            while (state.contested or running) and not state.stopped():
+                while state.contested and len(running) < state.options.workers:
+                    outcome = state.contested.pop(0)
+                    assert outcome.problem is not None
+                    future = pool.submit(
+                        _solve, outcome.problem.replace(labels={}), self._limit(outcome), outcome.assignment,
+                        state.remaining_s(), state.options.seed,
+                    )  # fmt: skip
+                    running[future] = outcome
+                done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._settle(running.pop(future), future.result())
+                self._drop_excluded()
+                state.report()
+        finally:
+            state.contested += running.values()
+            processes = list((getattr(pool, "_processes", None) or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            if running:
+                for process in processes:
+                    process.terminate()
+            deadline = time.monotonic() + 5
+            for process in processes:
+                process.join(max(0.0, deadline - time.monotonic()))
+
+    def _settle(self, outcome: LayoutOutcome, solution: StageSolution) -> None:
+        """Book what CP-SAT found for one layout."""
+        state = self.state
+        problem = outcome.problem
+        assert problem is not None
+        state.deterministic_time += solution.deterministic_time
+        lower = outcome.lower_bound
+        if solution.bound is not None:
+            lower = max(lower, solution.bound + problem.barrier)
+        best, assignment = outcome.best, outcome.assignment
+        if solution.assignment is not None and solution.pipeline_time is not None:
+            value = solution.pipeline_time + problem.barrier
+            if best is None or value < best:
+                best, assignment = value, solution.assignment
+        updated = LayoutOutcome(outcome.layout, "open", lower, best, "", problem, assignment)
+        if best is not None:
+            state.improve(updated)
+        if solution.status == "optimal":
+            state.close(updated, "solved", "solved to its own optimum")
+        elif solution.status == "infeasible":
+            state.close(updated, "infeasible", "no plan fits in memory")
+        elif solution.status == "no_better":
+            state.close(updated, "no_better", "proved to have nothing below the incumbent")
+        elif state.excludes(lower):
+            state.close(updated, "no_better", "its bound reaches the incumbent")
+        else:
+            state.close(updated, "open", "stopped before it was decided")

@@ -1,0 +1,102 @@
+"""Bound and prune over all layouts: the main job.
+
+1. Bound every cell by its work; expand cells in order of that bound, layout by layout, dropping what cannot beat the
+   incumbent or cannot fit (`candidates`).
+2. Build the exact stage problem of what remains, bound it by the partition walk, and simulate the plan found there:
+   plans become incumbents early, and most layouts end here.
+3. What is still contested goes to CP-SAT, best bound first, each with "better than the incumbent or nothing".
+
+A layout ends as pruned, proved no better, solved, infeasible, or open when the search was stopped. The union is the
+proof: the result is `proved` exactly when the integer bound over all layouts equals the incumbent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from prism_cp.inputs.instance import Instance
+from prism_cp.integer_tables import CostModel
+from prism_cp.layouts.admissible import AdmissibleLayouts
+from prism_cp.result import SearchResult
+from prism_cp.search.candidates import Batch, Candidates
+from prism_cp.search.contest import Contest
+from prism_cp.search.options import Progress, SearchOptions
+from prism_cp.search.state import SearchState
+
+RETEST_ROWS = 24  # candidates opened between two looks at the improved incumbent
+
+
+def solve_instance(
+    instance: Instance,
+    options: SearchOptions = SearchOptions(),  # noqa: B008 - immutable
+    progress: Callable[[Progress], None] | None = None,
+    stop: threading.Event | None = None,
+    cost_model: CostModel | None = None,
+) -> SearchResult:
+    """Find the layout and plan of least step time, and prove it.
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with a `Progress` whenever something changes, at most a few times a second.
+    stop : threading.Event, optional
+        Set it (from a signal handler, say) to get the incumbent with its true gap.
+
+    Raises
+    ------
+    InstanceError
+        No layout is admissible at all.
+    """
+    started = time.monotonic()
+    admissible = AdmissibleLayouts(instance)
+    costs = cost_model or CostModel(instance)
+    candidates = Candidates(admissible, costs)
+    state = SearchState(instance, options, admissible.num_layouts, started, progress, stop)
+    _expand(candidates, state)
+    Contest(state).run()
+    return state.result()
+
+
+def _expand(candidates: Candidates, state: SearchState) -> None:
+    """Expand cells in bound order until the bound of the rest excludes it; open what survives."""
+    position = 0
+    for _, columns, following in candidates.batches():
+        rest = candidates.bound_of_rest(position)
+        if state.stopped() or (rest is not None and state.excludes(rest)):
+            break
+        batch = Batch(candidates, columns)
+        state.seen(batch.size)
+        _open_batch(batch, candidates, state)
+        position = following
+    state.leave_rest(candidates.bound_of_rest(position))
+
+
+def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> None:
+    """Filter one batch and quick-solve what the bounds leave, best bound first."""
+    bounds = np.floor(batch.bounds_s / candidates.unit_s).astype(np.int64)
+    rows = np.argsort(bounds, kind="stable")
+    while len(rows):
+        alive = ~state.excluded(bounds[rows])
+        state.prune(int((~alive).sum()))
+        rows = rows[alive]
+        target = state.target
+        fits = batch.possible(rows, None if target is None else target + 1)
+        if target is None:
+            state.mark_infeasible(int((~fits).sum()))
+        else:
+            state.prune(int((~fits).sum()))
+        rows = rows[fits]
+        for count, row in enumerate(rows):
+            if state.stopped():
+                state.leave_open([int(bounds[r]) for r in rows[count:]])
+                return
+            state.open_layout(batch.layout(int(row)), int(bounds[row]), candidates.cost_model)
+            if state.target != target or count + 1 >= RETEST_ROWS:
+                rows = rows[count + 1 :]
+                break
+        else:
+            return
