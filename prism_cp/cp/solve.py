@@ -10,10 +10,12 @@ from typing import Any, Literal
 
 from ortools.sat.python import cp_model
 
+from prism_cp.cp.constraints.pieces import post_pieces
 from prism_cp.cp.dominance import Reduction, remove_dominated
-from prism_cp.cp.exact import evaluate, is_feasible, live_vectors, static_cuts
+from prism_cp.cp.exact import LiveVectors, evaluate, is_feasible, live_vectors, static_cuts
 from prism_cp.cp.model import ModelInvalidError, StageModel
 from prism_cp.cp.objective import longest_possible, proven_bound
+from prism_cp.cp.partition import Partition, Piece
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
@@ -97,8 +99,22 @@ class _Search:
         live = live_vectors(self.problem)
         if self.hint is not None and is_feasible(self.problem, self.hint):
             self.offer(self.hint, -1)
+        self.pieces = self._narrow(live)
         self.model = StageModel(self.problem, live, list(self.known), max(self.limit, 0))
+        if self.pieces is not None:
+            post_pieces(self.model.model, self.model.variables, self.pieces)
         self.pending = []
+
+    def _narrow(self, live: LiveVectors) -> list[list[Piece]] | None:
+        """Bound, first plans and surviving positions by dynamic programming; None where that does not apply."""
+        if not Partition.applies(self.problem) or self.cap < 0:
+            return None
+        partition = Partition(self.problem, live, list(self.known), self.cap)
+        self.bound = partition.lower_bound(0, self.cap)
+        plan = partition.plan(self.bound) if self.bound <= self.cap else None
+        if plan is not None and is_feasible(self.problem, plan):
+            self.offer(plan, -1)
+        return partition.pieces(self.cap)
 
     @property
     def cap(self) -> int:
@@ -169,8 +185,8 @@ def solve_stage_problem(
     search = _Search(remove_dominated(problem), cuts, upper_bound, hint, on_incumbent)
     deterministic, solves = 0.0, 0
     status: StageStatus | None = None
-    if search.hint is not None:
-        search.model.hint(search.hint)
+    if search.best is not None or search.hint is not None:
+        search.model.hint(search.best if search.best is not None else search.hint)
     while status is None:
         if search.cap < search.bound:
             status = _proved(search, upper_bound)
