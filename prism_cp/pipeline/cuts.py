@@ -53,17 +53,22 @@ def rank_paths(program: Program, rank: int) -> list[Int64]:
     # The last op of a split backward is a weight gradient, which no other rank waits for.
     last = int(ops[program.op_type[ops] != OpType.WEIGHT_GRAD][-1])
     way_in, way_out = _way_in(program, first), _way_out(program, last)
-    closing = _position(ops, last)
-    resumed = _position(ops, _same(program, 1, first))  # where the first micro-batch is back
-    left = _position(ops, _same(program, 0, last))  # where the last micro-batch leaves for the later stages
-    until_last = ops[: closing + 1]
+    opening = _position(ops, _block_end(program, first)) + 1
+    closing = _position(ops, last) + 1
+    resumed = _position(ops, _block_start(program, _same(program, 1, first)))  # the first micro-batch is back
+    leaving = _same(program, 0, last)
+    left = _position(ops, _block_end(program, leaving)) + 1  # the last micro-batch has left for the later stages
+    until_last = ops[:closing]
     paths = [(way_in, until_last, way_out), (way_in, ops), (until_last, way_out), (ops,)]
-    there = np.concatenate((ops[:1], _there_and_back(program, first)))
-    back = np.concatenate((_there_and_back(program, int(ops[left])), ops[closing : closing + 1]))
-    paths.append((way_in, there, ops[resumed : closing + 1], way_out))
-    paths.append((way_in, ops[: left + 1], back, way_out))
-    if left > resumed:
-        paths.append((way_in, there, ops[resumed : left + 1], back, way_out))
+    there = np.concatenate((ops[:opening], _there_and_back(program, first)))
+    returning = _position(ops, _block_start(program, last))
+    back = np.concatenate((_there_and_back(program, leaving), ops[returning:closing]))
+    if resumed >= opening:
+        paths.append((way_in, there, ops[resumed:closing], way_out))
+    if returning >= left:
+        paths.append((way_in, ops[:left], back, way_out))
+    if opening <= resumed < left <= returning:
+        paths.append((way_in, there, ops[resumed:left], back, way_out))
     return [np.concatenate(parts) for parts in paths]
 
 
@@ -73,18 +78,20 @@ def turning_paths(program: Program, turn: tuple[Op, Op]) -> list[Int64]:
     down = int(program.index[0, forward.virtual_stage, forward.microbatch])
     up = int(program.index[1, backward.virtual_stage, backward.microbatch])
     turning_rank = program.rank_ops[int(program.rank[down])].astype(np.int64)
-    between = turning_rank[_position(turning_rank, down) + 1 : _position(turning_rank, up)]
+    begin, end = _position(turning_rank, _block_end(program, down)), _position(turning_rank, _block_start(program, up))
+    between = turning_rank[begin + 1 : end]
 
     coming = np.append(_forwards_before(program, down), down)
     going = np.append(up, _backwards_after(program, up))
     befores, afters = [], []
     for i, op in enumerate(coming):
         ops = program.rank_ops[int(program.rank[op])].astype(np.int64)
-        work = np.concatenate((ops[: _position(ops, int(op))], coming[i:]))
+        work = np.concatenate((ops[: _position(ops, int(op))], _with_blocks(program, coming[i:])))
         befores.append((_way_in(program, int(ops[0])), work))
     for i, op in enumerate(going):
         ops = program.rank_ops[int(program.rank[op])].astype(np.int64)
-        work = np.concatenate((going[:i], ops[_position(ops, int(op)) :]))
+        rest = ops[_position(ops, _block_start(program, int(op))) :]
+        work = np.concatenate((_with_blocks(program, going[:i]), rest))
         afters.append((work, _way_out(program, int(ops[-1]))))
     afters.reverse()  # by virtual stage, like befores
 
@@ -106,6 +113,25 @@ def _position(ops: Int64, op: int) -> int:
     position = int(np.searchsorted(ops, op))
     assert ops[position] == op, "the op belongs to another rank"
     return position
+
+
+def _block_start(program: Program, op: int) -> int:
+    """The forward of an overlapped pair; any other op itself."""
+    partner = int(program.partner[op])
+    return op if partner < 0 else min(op, partner)
+
+
+def _block_end(program: Program, op: int) -> int:
+    """The backward of an overlapped pair; any other op itself."""
+    return max(op, int(program.partner[op]))
+
+
+def _with_blocks(program: Program, ops: Int64) -> Int64:
+    """The ops with every overlapped one replaced by its pair: data enter a block at its start, leave it at its end."""
+    partner = program.partner[ops]
+    pairs = np.stack((np.where(partner < 0, ops, np.minimum(ops, partner)), np.maximum(ops, partner)), axis=1)
+    expanded: Int64 = pairs[np.stack((np.ones(len(ops), dtype=np.bool_), partner >= 0), axis=1)].astype(np.int64)
+    return expanded
 
 
 def _same(program: Program, row: int, op: int) -> int:
@@ -136,7 +162,8 @@ def _backwards_after(program: Program, backward: int) -> Int64:
 def _there_and_back(program: Program, forward: int) -> Int64:
     """Forwards on the later virtual stages and the backwards on the way back."""
     later = _along(program, 0, forward, program.next_stage)
-    return np.concatenate((later, _along(program, 1, forward, program.next_stage)[::-1]))
+    back = _along(program, 1, forward, program.next_stage)[::-1]
+    return _with_blocks(program, np.concatenate((later, back)))
 
 
 def _way_in(program: Program, forward: int) -> Int64:
@@ -145,7 +172,7 @@ def _way_in(program: Program, forward: int) -> Int64:
     if not len(before):
         return before
     ops = program.rank_ops[int(program.rank[before[0]])].astype(np.int64)
-    return np.concatenate((ops[: _position(ops, int(before[0]))], before))
+    return np.concatenate((ops[: _position(ops, int(before[0]))], _with_blocks(program, before)))
 
 
 def _way_out(program: Program, last: int) -> Int64:
@@ -155,4 +182,4 @@ def _way_out(program: Program, last: int) -> Int64:
         ops = program.rank_ops[int(program.rank[last])].astype(np.int64)
         return ops[_position(ops, last) + 1 :]
     ops = program.rank_ops[int(program.rank[after[-1]])].astype(np.int64)
-    return np.concatenate((after, ops[_position(ops, int(after[-1])) + 1 :]))
+    return np.concatenate((_with_blocks(program, after), ops[_position(ops, int(after[-1])) + 1 :]))

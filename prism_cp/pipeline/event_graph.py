@@ -13,7 +13,7 @@ import networkx as nx
 
 from prism_cp.pipeline.program import check_sizes
 from prism_cp.pipeline.schedules import get_schedule
-from prism_cp.pipeline.schedules.base import Op, OpType, Schedule
+from prism_cp.pipeline.schedules.base import FORWARDS, WHOLE_BACKWARDS, Op, OpType, Schedule
 
 START, END = "start", "end"
 
@@ -48,12 +48,17 @@ def event_graph(
         OpType.INPUT_GRAD: [int(b) for b in input_grad],
         OpType.WEIGHT_GRAD: [int(w) for w in weight_grad],
     }
+    duration[OpType.OVERLAPPED_FORWARD] = duration[OpType.FORWARD]
+    duration[OpType.OVERLAPPED_BACKWARD] = duration[OpType.BACKWARD]
+    partner: dict[Op, Op] = {}
     graph = nx.DiGraph()
     for rank, rows in enumerate(chosen.orders(pp, vpp, num_microbatches)):
         before: Op | None = None
         for row in rows.tolist():
             op = Op(OpType(row[0]), row[1], row[2])
             graph.add_node(op, rank=rank, duration=duration[op.type][op.virtual_stage], label=describe(op))
+            if before is not None and op.type == OpType.OVERLAPPED_BACKWARD:
+                partner[before], partner[op] = op, before
             if before is None:
                 graph.add_edge(START, op, weight=int(head[rank]), reason="head")
             else:
@@ -71,7 +76,11 @@ def event_graph(
             source = next((candidate for candidate in needed if candidate in graph), None)
             assert source is not None, f"{op} needs {needed}, which no rank executes"
             latency = int(p2p) if ranks[source.virtual_stage] != ranks[op.virtual_stage] else 0
-            graph.add_edge(source, op, weight=graph.nodes[source]["duration"] + latency, reason="data")
+            if source.type == OpType.OVERLAPPED_FORWARD:  # results of a block leave at its end
+                source = partner[source]
+            for waiting in (op, partner[op]) if op.type == OpType.OVERLAPPED_BACKWARD else (op,):
+                weight = graph.nodes[source]["duration"] + latency
+                graph.add_edge(source, waiting, weight=weight, reason="data")
     return graph
 
 
@@ -88,6 +97,8 @@ def describe(op: Op) -> str:
         OpType.BACKWARD: "backward",
         OpType.INPUT_GRAD: "input gradient",
         OpType.WEIGHT_GRAD: "weight gradient",
+        OpType.OVERLAPPED_FORWARD: "overlapped forward",
+        OpType.OVERLAPPED_BACKWARD: "overlapped backward",
     }
     return f"{words[op.type]} of micro-batch {op.microbatch} on virtual stage {op.virtual_stage}"
 
@@ -97,10 +108,9 @@ def _needs(op: Op, previous_stage: dict[int, int], next_stage: dict[int, int]) -
     stage, microbatch = op.virtual_stage, op.microbatch
     if op.type == OpType.WEIGHT_GRAD:
         return [[Op(OpType.INPUT_GRAD, stage, microbatch)]]
-    if op.type == OpType.FORWARD:
-        return [[Op(OpType.FORWARD, previous_stage[stage], microbatch)]] if stage in previous_stage else []
-    needs = [[Op(OpType.FORWARD, stage, microbatch)]]
+    if op.type in FORWARDS:
+        return [[Op(t, previous_stage[stage], microbatch) for t in FORWARDS]] if stage in previous_stage else []
+    needs = [[Op(t, stage, microbatch) for t in FORWARDS]]
     if stage in next_stage:
-        after = next_stage[stage]
-        needs.append([Op(OpType.BACKWARD, after, microbatch), Op(OpType.INPUT_GRAD, after, microbatch)])
+        needs.append([Op(t, next_stage[stage], microbatch) for t in (*WHOLE_BACKWARDS, OpType.INPUT_GRAD)])
     return needs

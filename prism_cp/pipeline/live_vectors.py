@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from prism_cp.pipeline.program import check_sizes
 from prism_cp.pipeline.schedules import get_schedule
-from prism_cp.pipeline.schedules.base import OpType, Schedule
+from prism_cp.pipeline.schedules.base import FORWARDS, WHOLE_BACKWARDS, OpType, Schedule
 
 LiveVectors = tuple[tuple[tuple[int, ...], ...], ...]
 
@@ -52,8 +52,8 @@ def _live_vectors(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) 
 
 def _rank_vectors(order: NDArray[np.int32], stages: NDArray[np.intp]) -> tuple[tuple[int, ...], ...]:
     """Pareto-maximal live vectors of one rank's order, for its virtual stages `stages`."""
-    starts = order[:, 0] == OpType.FORWARD
-    frees = (order[:, 0] == OpType.BACKWARD) | (order[:, 0] == OpType.WEIGHT_GRAD)
+    starts = np.isin(order[:, 0], FORWARDS)
+    frees = np.isin(order[:, 0], (*WHOLE_BACKWARDS, OpType.WEIGHT_GRAD))
     change = starts.astype(np.int32) - frees.astype(np.int32)
     live = np.cumsum(np.where(order[:, 1:2] == stages, change[:, None], 0), axis=0)
     # Between two frees the counts only grow, so the last forward before a free dominates the ones before it.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.pipeline.program import Program
-from prism_cp.pipeline.schedules.base import OpType
+from prism_cp.pipeline.schedules.base import FORWARDS, RESULT_OF, WHOLE_BACKWARDS, OpType
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +68,22 @@ def path_cut(program: Program, path: NDArray[np.integer]) -> PathCut:
     """
     before, after = path[:-1], path[1:]
     by_data = program.data_predecessor[after] == before
+    by_block = program.block_predecessor[after] == before
     # A backward also needs its own forward, a weight gradient its own input gradient: on one rank, so no transfer.
-    needed = np.array([-1, 0, 0, 1])[program.op_type[after]]
+    needed = RESULT_OF[program.op_type[after]] - 1
     own = program.index[needed, program.virtual_stage[after], program.microbatch[after]]
     by_itself = (needed >= 0) & (own == before)
-    assert np.all(by_data | by_itself | (program.rank_predecessor[after] == before)), "not a path of the event graph"
+    by_order = program.rank_predecessor[after] == before
+    assert np.all(by_data | by_block | by_itself | by_order), "not a path of the event graph"
     stages, pp = program.num_stages, program.pp
-    counts = np.bincount(program.code[path], minlength=4 * stages).reshape(4, stages)
+    counts = np.bincount(program.code[path], minlength=len(OpType) * stages).reshape(-1, stages)
     first, last = int(program.rank[path[0]]), int(program.rank[path[-1]])
+    whole = counts[list(WHOLE_BACKWARDS)].sum(axis=0)
     return PathCut(
-        forward=tuple(counts[OpType.FORWARD].tolist()),
-        input_grad=tuple((counts[OpType.BACKWARD] + counts[OpType.INPUT_GRAD]).tolist()),
-        weight_grad=tuple((counts[OpType.BACKWARD] + counts[OpType.WEIGHT_GRAD]).tolist()),
+        forward=tuple(counts[list(FORWARDS)].sum(axis=0).tolist()),
+        input_grad=tuple((whole + counts[OpType.INPUT_GRAD]).tolist()),
+        weight_grad=tuple((whole + counts[OpType.WEIGHT_GRAD]).tolist()),
         head=tuple(int(rank == first) for rank in range(pp)),
         tail=tuple(int(rank == last) for rank in range(pp)),
-        p2p=int(np.count_nonzero(by_data & program.crosses[after])),
+        p2p=int(np.count_nonzero((by_data & program.crosses[after]) | (by_block & program.block_crosses[after]))),
     )

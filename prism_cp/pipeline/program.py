@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from prism_cp.errors import InstanceError
 from prism_cp.pipeline.schedules import get_schedule
-from prism_cp.pipeline.schedules.base import Op, OpType, Schedule
+from prism_cp.pipeline.schedules.base import RESULT_OF, Op, OpType, Schedule
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -36,6 +36,14 @@ class Program:
         The op before it on its rank; -1 for the first.
     crosses : bool array [ops]
         Whether the data predecessor is on another rank, so that one transfer lies between.
+    partner : int32 array [ops]
+        The other op of an overlapped pair, -1 for all others.
+    block_predecessor : int32 array [ops]
+        For an overlapped forward the data predecessor of its partner, which the block waits for too; -1 for all others.
+    block_crosses : bool array [ops]
+        Whether that one is on another rank.
+    has_blocks : bool
+        Whether there are overlapped pairs at all.
     rank_ops : list of int32 arrays
         Ops of every rank in the rank's order.
     index : int32 array [3, num_stages, microbatches]
@@ -56,6 +64,10 @@ class Program:
     data_predecessor: Int32
     rank_predecessor: Int32
     crosses: NDArray[np.bool_]
+    partner: Int32
+    block_predecessor: Int32
+    block_crosses: NDArray[np.bool_]
+    has_blocks: bool
     rank_ops: list[Int32]
     index: Int32
     previous_stage: Int32
@@ -107,8 +119,14 @@ def _program(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> Pr
     if np.any(stage_rank[rows[:, 1]] != rank):
         raise _broken(schedule, "a rank executes a virtual stage that it does not hold")
     index, predecessor = _link(schedule, rows, num_stages, previous_stage, next_stage)
+    partner = _partners(schedule, rows, rank)
+    # Results of a block leave it when it ends: who needs its forward waits for its backward.
+    leaves = np.where(rows[:, 0] == OpType.OVERLAPPED_FORWARD, partner, np.arange(len(rows), dtype=np.int32))
+    predecessor = np.where(predecessor >= 0, leaves[predecessor], np.int32(-1))
+    opens = rows[:, 0] == OpType.OVERLAPPED_FORWARD
+    block_predecessor = np.where(opens, predecessor[partner], np.int32(-1))
 
-    sequence, reached = _executable_order(offsets, predecessor)
+    sequence, reached = _executable_order(offsets, predecessor, block_predecessor)
     if len(sequence) < len(rows):
         stuck = [
             f"rank {r} at {Op(OpType(rows[i, 0]), int(rows[i, 1]), int(rows[i, 2]))}"
@@ -122,6 +140,7 @@ def _program(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> Pr
     rank_predecessor = np.arange(-1, len(rows) - 1, dtype=np.int32)
     rank_predecessor[offsets[:-1]] = -1
     crosses = (predecessor >= 0) & (rank[predecessor] != rank)
+    block_crosses = (block_predecessor >= 0) & (rank[block_predecessor] != rank)
     columns = np.ascontiguousarray(rows[sequence].T)
     return Program(
         schedule=schedule,
@@ -136,6 +155,10 @@ def _program(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> Pr
         data_predecessor=_renumber(number, predecessor)[sequence],
         rank_predecessor=_renumber(number, rank_predecessor)[sequence],
         crosses=crosses[sequence],
+        partner=_renumber(number, partner)[sequence],
+        block_predecessor=_renumber(number, block_predecessor)[sequence],
+        block_crosses=block_crosses[sequence],
+        has_blocks=bool(opens.any()),
         rank_ops=[number[offsets[r] : offsets[r + 1]] for r in range(pp)],
         index=_renumber(number, index),
         previous_stage=previous_stage,
@@ -147,7 +170,7 @@ def _link(
     schedule: Schedule, rows: Int32, num_stages: int, previous_stage: Int32, next_stage: Int32
 ) -> tuple[Int32, Int32]:
     """Where every op stands, and the data predecessor of every op, both numbered rank by rank."""
-    kind = np.array([0, 1, 1, 2])[rows[:, 0]]
+    kind = RESULT_OF[rows[:, 0]]
     stage, microbatch = rows[:, 1], rows[:, 2]
     index = np.full((3, num_stages, int(microbatch.max()) + 1), -1, dtype=np.int32)
     index[kind, stage, microbatch] = np.arange(len(rows), dtype=np.int32)
@@ -167,6 +190,20 @@ def _link(
     return index, predecessor
 
 
+def _partners(schedule: Schedule, rows: Int32, rank: Int32) -> Int32:
+    """The other op of every overlapped pair, -1 elsewhere."""
+    opens = np.flatnonzero(rows[:, 0] == OpType.OVERLAPPED_FORWARD)
+    closes = np.flatnonzero(rows[:, 0] == OpType.OVERLAPPED_BACKWARD)
+    paired = len(opens) == len(closes) and np.array_equal(opens + 1, closes)
+    if not paired or np.any(rank[opens] != rank[closes]) or np.any(np.all(rows[opens, 1:] == rows[closes, 1:], axis=1)):
+        raise _broken(
+            schedule, "an overlapped forward is not followed by the overlapped backward of another micro-batch"
+        )
+    partner = np.full(len(rows), -1, dtype=np.int32)
+    partner[opens], partner[closes] = closes, opens
+    return partner
+
+
 def _renumber(number: Int32, old: Int32) -> Int32:
     """New numbers of old ones, -1 kept."""
     return np.where(old >= 0, number[old], np.int32(-1))
@@ -176,7 +213,7 @@ def _broken(schedule: Schedule, problem: str) -> InstanceError:
     return InstanceError("layout.schedule", f"{schedule.name} has unusable op orders: {problem}")
 
 
-def _advance_ranks(offsets: Int64, predecessor: Int32) -> tuple[Int64, Int64]:
+def _advance_ranks(offsets: Int64, predecessor: Int32, block_predecessor: Int32) -> tuple[Int64, Int64]:
     """Let every rank in turn run until it must wait; returns the sequence and where every rank stopped."""
     done = np.zeros(len(predecessor), dtype=np.bool_)
     sequence = np.empty(len(predecessor), dtype=np.int64)
@@ -187,7 +224,10 @@ def _advance_ranks(offsets: Int64, predecessor: Int32) -> tuple[Int64, Int64]:
         moved = False
         for rank in range(len(position)):
             i = position[rank]
-            while i < offsets[rank + 1] and (predecessor[i] < 0 or done[predecessor[i]]):
+            while i < offsets[rank + 1]:
+                data, block = predecessor[i], block_predecessor[i]
+                if (data >= 0 and not done[data]) or (block >= 0 and not done[block]):
+                    break
                 done[i] = True
                 sequence[count] = i
                 count += 1
@@ -197,4 +237,4 @@ def _advance_ranks(offsets: Int64, predecessor: Int32) -> tuple[Int64, Int64]:
     return sequence[:count], position
 
 
-_executable_order: Callable[[Int64, Int32], tuple[Int64, Int64]] = njit(cache=True)(_advance_ranks)
+_executable_order: Callable[[Int64, Int32, Int32], tuple[Int64, Int64]] = njit(cache=True)(_advance_ranks)

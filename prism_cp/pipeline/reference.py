@@ -73,10 +73,11 @@ def simulate_reference(
         """When the op's data are there; None while they are not known."""
         if op_type == OpType.WEIGHT_GRAD:
             return backward_end.get((stage, microbatch))
-        own = 0 if op_type == OpType.FORWARD else forward_end.get((stage, microbatch))
+        is_forward = op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD)
+        own = 0 if is_forward else forward_end.get((stage, microbatch))
         if own is None:
             return None
-        neighbours, ends = (before, forward_end) if op_type == OpType.FORWARD else (after, backward_end)
+        neighbours, ends = (before, forward_end) if is_forward else (after, backward_end)
         if stage not in neighbours:
             return own
         neighbour = neighbours[stage]
@@ -85,12 +86,15 @@ def simulate_reference(
             return None
         return max(own, arrived + (p2p if stage_ranks[neighbour] != stage_ranks[stage] else 0))
 
-    durations: dict[int, list[int]] = {
-        OpType.FORWARD: [int(f) for f in forward],
-        OpType.BACKWARD: [int(b) + int(w) for b, w in zip(input_grad, weight_grad, strict=True)],
-        OpType.INPUT_GRAD: [int(b) for b in input_grad],
-        OpType.WEIGHT_GRAD: [int(w) for w in weight_grad],
-    }
+    def duration(op_type: int, stage: int) -> int:
+        if op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD):
+            return int(forward[stage])
+        if op_type == OpType.INPUT_GRAD:
+            return int(input_grad[stage])
+        if op_type == OpType.WEIGHT_GRAD:
+            return int(weight_grad[stage])
+        return int(input_grad[stage]) + int(weight_grad[stage])
+
     queues = [order.tolist() for order in orders]
     position = [0] * len(queues)
     clock = [int(time) for time in head]
@@ -99,16 +103,20 @@ def simulate_reference(
         moved = False
         for rank, queue in enumerate(queues):
             while position[rank] < len(queue):
-                op_type, stage, microbatch = queue[position[rank]]
-                data = ready(op_type, stage, microbatch)
-                if data is None:
+                # An overlapped pair is one block: it waits for both and hands both results out when it ends.
+                size = 2 if queue[position[rank]][0] == OpType.OVERLAPPED_FORWARD else 1
+                block = queue[position[rank] : position[rank] + size]
+                data = [ready(*op) for op in block]
+                known = [time for time in data if time is not None]
+                if len(known) < size:
                     break
-                clock[rank] = max(clock[rank], data) + durations[op_type][stage]
-                if op_type == OpType.FORWARD:
-                    forward_end[stage, microbatch] = clock[rank]
-                elif op_type != OpType.WEIGHT_GRAD:
-                    backward_end[stage, microbatch] = clock[rank]
-                position[rank] += 1
+                clock[rank] = max(clock[rank], *known) + sum(duration(op_type, stage) for op_type, stage, _ in block)
+                for op_type, stage, microbatch in block:
+                    if op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD):
+                        forward_end[stage, microbatch] = clock[rank]
+                    elif op_type != OpType.WEIGHT_GRAD:
+                        backward_end[stage, microbatch] = clock[rank]
+                position[rank] += size
                 moved = True
     if any(position[rank] < len(queue) for rank, queue in enumerate(queues)):
         raise ValueError(f"the op orders deadlock; ranks stopped at ops {position}")

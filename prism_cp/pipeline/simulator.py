@@ -7,16 +7,16 @@ when the last rank has finished its ops and its tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import TypeAlias
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from prism_cp.errors import InstanceError
+from prism_cp.pipeline.kernels import longest_path_length, longest_path_lengths, trace_back
 from prism_cp.pipeline.path_cut import PathCut, path_cut
 from prism_cp.pipeline.program import Int32, Int64, Program, get_program
 from prism_cp.pipeline.schedules.base import Op, Schedule
@@ -84,9 +84,7 @@ def simulate(
     time = int(_longest(program, durations, heads, tails, p2p, end))
     finish = [int(end[ops[-1]]) + int(tails[rank]) for rank, ops in enumerate(program.rank_ops)]
     last = int(program.rank_ops[finish.index(time)][-1])
-    path = _trace(
-        program.code, program.data_predecessor, program.rank_predecessor, program.crosses, durations, p2p, end, last
-    )
+    path = trace_back(*_links(program), program.rank_predecessor, durations, p2p, end, last)
     starts = end - durations[program.code]
     return Simulation(
         pipeline_time=time,
@@ -139,9 +137,7 @@ def pipeline_times(
     """
     program = get_program(schedule, pp, vpp, num_microbatches)
     durations, heads, tails = _tables(program, forward, input_grad, weight_grad, head, tail, p2p)
-    return _batch_kernel(
-        program.code, program.rank, program.data_predecessor, program.crosses, durations, heads, tails, p2p
-    )
+    return longest_path_lengths(*_links(program), program.rank, durations, heads, tails, p2p)
 
 
 def _one_row(
@@ -161,7 +157,7 @@ def _tables(
     tail: ArrayLike,
     p2p: int,
 ) -> tuple[Int64, Int64, Int64]:
-    """Durations by op code [plans, 4·stages], heads and tails [plans, pp], guarded against overflow."""
+    """Durations by op code [plans, op types · stages], heads and tails [plans, pp], guarded against overflow."""
     f, b, w = (
         _integers(name, array)
         for name, array in (("forward", forward), ("input_grad", input_grad), ("weight_grad", weight_grad))
@@ -183,7 +179,7 @@ def _tables(
     )
     if largest >= LARGEST_TIME:
         raise _overflow(largest)
-    durations = np.concatenate((f, b + w, b, w), axis=1)
+    durations = np.concatenate((f, b + w, b, w, f, b + w), axis=1)  # by OpType
     return durations, heads, tails
 
 
@@ -209,92 +205,16 @@ def _overflow(largest: int) -> InstanceError:
 
 
 def _longest(program: Program, durations: Int64, head: Int64, tail: Int64, p2p: int, end: Int64) -> int:
-    return _kernel(
-        program.code, program.rank, program.data_predecessor, program.crosses, durations, head, tail, p2p, end
+    return longest_path_length(*_links(program), program.rank, durations, head, tail, p2p, end)
+
+
+def _links(program: Program) -> tuple[Int32, Int32, NDArray[np.bool_], bool, Int32, NDArray[np.bool_]]:
+    """What every kernel needs of a program, in the order of their first parameters."""
+    return (
+        program.code,
+        program.data_predecessor,
+        program.crosses,
+        program.has_blocks,
+        program.block_predecessor,
+        program.block_crosses,
     )
-
-
-def _run(
-    code: Int32,
-    rank: Int32,
-    data_predecessor: Int32,
-    crosses: NDArray[np.bool_],
-    durations: Int64,
-    head: Int64,
-    tail: Int64,
-    p2p: int,
-    end: Int64,
-) -> int:
-    """Fill `end` with the end of every op and return the pipeline time."""
-    clock = head.copy()
-    for i in range(len(code)):
-        start = clock[rank[i]]
-        data = data_predecessor[i]
-        if data >= 0:
-            arrival = end[data]
-            if crosses[i]:
-                arrival += p2p
-            if arrival > start:
-                start = arrival
-        start += durations[code[i]]
-        end[i] = start
-        clock[rank[i]] = start
-    latest = int(clock[0] + tail[0])
-    for r in range(1, len(clock)):
-        latest = max(latest, int(clock[r] + tail[r]))
-    return latest
-
-
-_kernel: Callable[..., int] = njit(cache=True)(_run)
-
-
-def _run_batch(
-    code: Int32,
-    rank: Int32,
-    data_predecessor: Int32,
-    crosses: NDArray[np.bool_],
-    durations: Int64,
-    heads: Int64,
-    tails: Int64,
-    p2p: int,
-) -> Int64:
-    end = np.empty(len(code), dtype=np.int64)
-    times = np.empty(len(durations), dtype=np.int64)
-    for k in range(len(durations)):
-        times[k] = _kernel(code, rank, data_predecessor, crosses, durations[k], heads[k], tails[k], p2p, end)
-    return times
-
-
-_batch_kernel: Callable[..., Int64] = njit(cache=True)(_run_batch)
-
-
-def _trace_back(
-    code: Int32,
-    data_predecessor: Int32,
-    rank_predecessor: Int32,
-    crosses: NDArray[np.bool_],
-    durations: Int64,
-    p2p: int,
-    end: Int64,
-    last: int,
-) -> Int64:
-    """A longest path into `last`, first op first. Among equals the rank's own order is followed: fewer transfers."""
-    path = np.empty(last + 1, dtype=np.int64)
-    length = 0
-    op = last
-    while op >= 0:
-        path[length] = op
-        length += 1
-        start = end[op] - durations[code[op]]
-        before, data = rank_predecessor[op], data_predecessor[op]
-        if before >= 0 and end[before] == start:
-            op = before
-        elif data >= 0 and end[data] + (p2p if crosses[op] else 0) == start:
-            op = data
-        else:  # only the rank's head came before it
-            op = -1
-    reversed_path: Int64 = path[:length][::-1].copy()
-    return reversed_path
-
-
-_trace: Callable[..., Int64] = njit(cache=True)(_trace_back)

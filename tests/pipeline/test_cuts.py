@@ -16,14 +16,14 @@ from tests.pipeline.runs import Run, admissible_sizes, runs
 
 
 @given(runs())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_static_cuts_are_lower_bounds(run: Run) -> None:
     time = pipeline_time(*run.sizes, *run.times)
     assert max(cut.value(*run.times) for cut in static_cuts(*run.sizes)) <= time
 
 
 @given(runs(), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_critical_path_of_one_plan_bounds_every_other(run: Run, data: st.DataObject) -> None:
     cut = simulate(*run.sizes, *run.times).critical_path
     other = [data.draw(st.lists(st.integers(0, 30), min_size=len(row), max_size=len(row))) for row in run.times[:-1]]
@@ -31,7 +31,7 @@ def test_critical_path_of_one_plan_bounds_every_other(run: Run, data: st.DataObj
 
 
 @given(runs())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_static_cuts_are_paths_of_the_event_graph(run: Run) -> None:
     graph = event_graph(*run.sizes, *run.times)
     program = get_program(*run.sizes)
@@ -48,7 +48,7 @@ def test_static_cuts_are_paths_of_the_event_graph(run: Run) -> None:
 
 
 @given(runs(names=("gpipe",)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_gpipe_cuts_are_exact_without_heads_and_tails(run: Run) -> None:
     times = (run.forward, run.input_grad, run.weight_grad, [0] * run.pp, [0] * run.pp, run.p2p)
     best = max(cut.value(*times) for cut in static_cuts(*run.sizes))
@@ -56,7 +56,7 @@ def test_gpipe_cuts_are_exact_without_heads_and_tails(run: Run) -> None:
 
 
 @given(runs(names=("1f1b",)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_1f1b_families(run: Run) -> None:
     """Each family's value, written out, is the value of one of the cuts."""
     p, m, lat = run.pp, run.num_microbatches, run.p2p

@@ -42,6 +42,28 @@ def test_interleaved_total(pp: int, vpp: int, groups: int) -> None:
         assert all(len(vectors) == 1 for vectors in live_vectors("interleaved", pp, vpp, m))
 
 
+@pytest.mark.parametrize("pp", [1, 2, 4, 8])
+def test_zb_h1_holds_no_more_than_the_first_rank_of_1f1b(pp: int) -> None:
+    """Qi et al. 2023: with whole activations kept for the weight gradient, every rank reaches pp."""
+    assert live_vectors("zb-h1", pp, 1, 3 * pp) == (((pp,),),) * pp
+
+
+@pytest.mark.parametrize("pp", [1, 2, 4, 8])
+def test_zb_v_holds_pp_microbatches_on_every_rank(pp: int) -> None:
+    """Qi et al. 2023, section 6: 2·pp halves, equal on all ranks."""
+    for vectors in live_vectors("zb-v", pp, 2, 4 * pp):
+        assert max(map(sum, vectors)) == 2 * pp
+
+
+@pytest.mark.parametrize("pp", [2, 4, 8, 16])
+def test_dualpipe_holds_pp_plus_one_pieces(pp: int) -> None:
+    """deepseek-ai/DualPipe, table of the README; pieces p-i of stage i and i+1 of stage p-1-i."""
+    for rank, vectors in enumerate(live_vectors("dualpipe", pp, 1, 4 * pp)):
+        assert vectors == ((pp - rank, rank + 1),)
+    for rank, vectors in enumerate(live_vectors("dualpipev", pp, 2, 4 * pp)):
+        assert vectors == ((2 * pp - rank, rank + 1),)
+
+
 def slow_live_vectors(schedule: str, pp: int, vpp: int, m: int) -> list[set[tuple[int, ...]]]:
     """Every vector that occurs, and of those the ones no other dominates, one op at a time."""
     chosen = get_schedule(schedule)
@@ -51,10 +73,10 @@ def slow_live_vectors(schedule: str, pp: int, vpp: int, m: int) -> list[set[tupl
         live = {stage: 0 for stage, (holder, _) in enumerate(stages) if holder == rank}
         seen = set()
         for op_type, stage, _ in order.tolist():
-            if op_type == OpType.FORWARD:
+            if op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD):
                 live[stage] += 1
             seen.add(tuple(live.values()))
-            if op_type in (OpType.BACKWARD, OpType.WEIGHT_GRAD):
+            if op_type in (OpType.BACKWARD, OpType.OVERLAPPED_BACKWARD, OpType.WEIGHT_GRAD):
                 live[stage] -= 1
         assert not any(live.values())
         result.append(

@@ -25,7 +25,7 @@ from prism_cp.pipeline.schedules import REGISTRY
 from prism_cp.pipeline.schedules.base import Orders
 from tests.pipeline.runs import admissible_sizes
 
-F, B, IG, W = OpType
+F, B, IG, W, OF, OB = OpType
 
 
 class Reversed(Schedule):
@@ -81,6 +81,14 @@ def test_1f1b_order_written_out() -> None:
     assert words == ["F0F1F2B0F3B1B2B3", "F0F1B0F2B1F3B2B3", "F0B0F1B1F2B2F3B3"]
 
 
+def test_zb_h1_order_written_out() -> None:
+    orders = get_schedule("zb-h1").orders(3, 1, 4)
+    words = [" ".join("FxBW"[t] + str(i) for t, _, i in order.tolist()) for order in orders]
+    assert words[0] == "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3"
+    assert words[1] == "F0 F1 B0 F2 B1 W0 F3 B2 W1 B3 W2 W3"
+    assert words[2] == "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3"
+
+
 def test_interleaved_order_written_out() -> None:
     """Narayanan et al. 2021, figure 4 for two ranks: chunk letters a and b, micro-batches from 0."""
     orders = get_schedule("interleaved").orders(2, 2, 4)
@@ -97,6 +105,14 @@ def test_interleaved_order_written_out() -> None:
         ("interleaved", 2, 1, 4, "vpp is 1"),
         ("interleaved", 1, 2, 4, "pp is 1"),
         ("interleaved", 4, 2, 6, "multiple of pp"),
+        ("zb-h1", 2, 2, 4, "vpp is 2"),
+        ("zb-v", 2, 1, 4, "vpp is 1"),
+        ("zb-v", 4, 2, 6, "at least 2·pp-1 = 7"),
+        ("dualpipe", 3, 1, 12, "even number of pipeline ranks"),
+        ("dualpipe", 4, 1, 9, "even number of at least 2·pp = 8"),
+        ("dualpipe", 4, 2, 8, "vpp is 2"),
+        ("dualpipev", 4, 1, 8, "vpp is 1"),
+        ("dualpipev", 4, 2, 7, "at least 2·pp = 8"),
         ("1f1b", 0, 1, 4, "pp: 0 is not positive"),
         ("1f1b", 2, 1, 0, "num_microbatches: 0 is not positive"),
     ],
@@ -138,6 +154,8 @@ def rows(*ops: tuple[int, int, int]) -> np.ndarray:
         ([rows((F, 0, 0), (IG, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "no weight gradient after it"),
         ([rows((F, 0, 0), (W, 0, 0), (IG, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "no weight gradient after it"),
         ([rows((F, 0, 0), (B, 0, 0)), rows((F, 1, 1), (B, 1, 1))], "does not pass every"),
+        ([rows((OF, 0, 0), (B, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "not followed by the overlapped"),
+        ([rows((OF, 0, 0), (OB, 0, 0)), rows((F, 1, 0), (B, 1, 0))], "not followed by the overlapped"),
     ],
 )
 def test_unusable_orders_are_refused(orders: Orders, problem: str) -> None:

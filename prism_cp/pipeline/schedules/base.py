@@ -23,6 +23,16 @@ class OpType(IntEnum):
     BACKWARD = 1  # input gradient and weight gradient in one go
     INPUT_GRAD = 2  # the gradient the previous virtual stage waits for, recomputation included
     WEIGHT_GRAD = 3  # the rest of a split backward; nobody on another rank waits for it
+    # A forward and the backward of another micro-batch executed as one block, in this order in the rank's order: the
+    # block starts when the data of both are there, and both results leave when it ends.
+    OVERLAPPED_FORWARD = 4
+    OVERLAPPED_BACKWARD = 5
+
+
+FORWARDS = (OpType.FORWARD, OpType.OVERLAPPED_FORWARD)
+WHOLE_BACKWARDS = (OpType.BACKWARD, OpType.OVERLAPPED_BACKWARD)
+# Which result an op makes: 0 forward, 1 input gradient (alone or with the weight gradient), 2 weight gradient alone.
+RESULT_OF = np.array([0, 1, 1, 2, 0, 1], dtype=np.int32)
 
 
 class Op(NamedTuple):
@@ -113,3 +123,27 @@ def one_forward_one_backward(
     steady[1::2] = backwards[: total - warmup]
     order[2 * total - warmup :] = backwards[total - warmup :]
     return order
+
+
+def count_microbatches(types: NDArray[np.integer], virtual_stages: NDArray[np.integer]) -> NDArray[np.int32]:
+    """An order in which every virtual stage takes its micro-batches first come, first served.
+
+    Parameters
+    ----------
+    types, virtual_stages : int arrays [ops]
+
+    Returns
+    -------
+    int32 array [ops, 3]
+        The n-th forward of a virtual stage has micro-batch n; so have its n-th backward or input gradient, and a
+        weight gradient the micro-batch of the oldest input gradient that still waits for it.
+    """
+    microbatches = np.empty(len(types), dtype=np.int64)
+    for stage in np.unique(virtual_stages):
+        mine = virtual_stages == stage
+        for result in (0, 1):
+            ops = np.flatnonzero(mine & (RESULT_OF[types] == result))
+            microbatches[ops] = np.arange(len(ops))
+        input_grads = np.flatnonzero(mine & (types == OpType.INPUT_GRAD))
+        microbatches[mine & (types == OpType.WEIGHT_GRAD)] = microbatches[input_grads]
+    return np.stack((types, virtual_stages, microbatches), axis=1).astype(np.int32)
