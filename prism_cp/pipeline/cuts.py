@@ -37,7 +37,7 @@ def static_cuts(schedule: str | Schedule, pp: int, vpp: int, num_microbatches: i
     return list(_static_cuts(get_schedule(schedule), pp, vpp, num_microbatches))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)
 def _static_cuts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> tuple[PathCut, ...]:
     program = get_program(schedule, pp, vpp, num_microbatches)
     paths = [path for rank in range(pp) for path in rank_paths(program, rank)]

@@ -5,9 +5,9 @@ Everything that depends on (schedule, pp, vpp, num_microbatches) alone is done h
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from prism_cp.errors import InstanceError
 from prism_cp.pipeline.schedules import get_schedule
 from prism_cp.pipeline.schedules.base import RESULT_OF, Op, OpType, Schedule
+
+# An op takes about 40 bytes, so the programs kept take at most 160 MB unless one alone is larger.
+MOST_OPS_KEPT = 4_000_000
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
@@ -78,6 +81,9 @@ class Program:
         return Op(OpType(self.op_type[number]), int(self.virtual_stage[number]), int(self.microbatch[number]))
 
 
+_kept: OrderedDict[tuple[Schedule, int, int, int], Program] = OrderedDict()  # the latest asked for is last
+
+
 def check_sizes(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> None:
     """Raise InstanceError when the schedule cannot run with these sizes."""
     for key, value in (("pp", pp), ("vpp", vpp), ("num_microbatches", num_microbatches)):
@@ -96,11 +102,17 @@ def get_program(schedule: str | Schedule, pp: int, vpp: int, num_microbatches: i
     InstanceError
         The schedule is unknown, refuses these sizes, or its orders are incomplete or deadlock.
     """
-    return _program(get_schedule(schedule), pp, vpp, num_microbatches)
+    key = (get_schedule(schedule), pp, vpp, num_microbatches)
+    program = _kept.get(key)
+    if program is None:
+        program = _kept[key] = _build(*key)
+        while len(_kept) > 1 and sum(len(kept.code) for kept in _kept.values()) > MOST_OPS_KEPT:
+            _kept.popitem(last=False)
+    _kept.move_to_end(key)
+    return program
 
 
-@lru_cache(maxsize=32)
-def _program(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> Program:
+def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> Program:
     check_sizes(schedule, pp, vpp, num_microbatches)
     stage_rank = np.array([rank for rank, _ in schedule.virtual_stages(pp, vpp)], dtype=np.int32)
     num_stages = len(stage_rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from prism_cp.pipeline import (
     live_vectors,
     longest_path,
     pipeline_time,
+    program,
     reference_pipeline_time,
     schedule_names,
     simulate,
@@ -163,15 +166,29 @@ def test_unusable_orders_are_refused(orders: Orders, problem: str) -> None:
         get_program(Broken(orders), 2, 1, 2)
 
 
+def test_programs_kept_in_memory_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: OrderedDict[object, program.Program] = OrderedDict()
+    monkeypatch.setattr(program, "_kept", kept)
+    monkeypatch.setattr(program, "MOST_OPS_KEPT", 40)
+    small = get_program("1f1b", 2, 1, 4)  # 16 ops
+    other = get_program("1f1b", 2, 1, 5)  # 20 ops
+    assert get_program("1f1b", 2, 1, 4) is small  # and now asked for later than the other
+    assert len(get_program("1f1b", 2, 1, 6).code) == 24
+    assert list(kept.values()) == [small, get_program("1f1b", 2, 1, 6)]
+    assert get_program("1f1b", 2, 1, 5) is not other
+    assert len(get_program("gpipe", 4, 1, 50).code) == 400
+    assert len(kept) == 1
+
+
 @pytest.mark.parametrize("schedule", schedule_names())
 def test_every_schedule_runs_all_its_ops_once(schedule: str) -> None:
     chosen = get_schedule(schedule)
     for pp, vpp, m in admissible_sizes(schedule, 6, 18):
-        program = get_program(schedule, pp, vpp, m)
+        built = get_program(schedule, pp, vpp, m)
         chains = chosen.chains(pp, vpp)
         stages = chosen.virtual_stages(pp, vpp)
         assert sorted(stage for chain in chains for stage in chain) == list(range(len(stages)))
         assert {piece for _, piece in stages} == set(range(chosen.num_pieces(pp, vpp)))
-        passed = [int((program.index[0, chain[0]] >= 0).sum()) for chain in chains]
+        passed = [int((built.index[0, chain[0]] >= 0).sum()) for chain in chains]
         assert sum(passed) == m
-        assert bool((program.op_type == OpType.WEIGHT_GRAD).any()) <= chosen.splits_backward
+        assert bool((built.op_type == OpType.WEIGHT_GRAD).any()) <= chosen.splits_backward
