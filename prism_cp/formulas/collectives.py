@@ -40,10 +40,17 @@ def rational(value: float | int) -> Rational:
     return Rational(str(value))
 
 
-def doubling_chords(n: Expr, largest: int) -> list[Expr]:
-    """Affine functions of `n` (1 to `largest`) whose least value is log2 of `n`, exact at powers of two and linear
-    between them: the chords of a concave function. So the value is rational."""
-    return [power + n / 2**power - 1 for power in range(max(1, (largest - 1).bit_length()))]
+def chord_count(largest: int) -> int:
+    """Chords that `doublings` needs for numbers up to `largest`."""
+    return max(1, (largest - 1).bit_length())
+
+
+def doublings(n: int) -> Rational:
+    """log2 of `n`, exact at powers of two and linear between them, so that the value is rational.
+
+    The interpolation of a concave function is the least of its chords, ``power + n/2**power - 1``.
+    """
+    return min(power + Rational(n, 2**power) - 1 for power in range(chord_count(n)))
 
 
 def _level_rates(links: Sequence[LinkLevel]) -> list[tuple[Expr, int]]:
@@ -142,18 +149,9 @@ def _group_template(links: Sequence[LinkLevel]) -> Template:
     )
 
 
-_SMALLER = Template("smaller", (Symbol("a"), Symbol("b")), (Min(Symbol("a"), Symbol("b")),))
-
-
-def _doublings(n: Expr, largest: int, program: Program) -> Symbol:
-    """Least of the doubling chords, two at a time: sympy compares all arguments of a long Min with each other."""
-    program_n = program.value(n)
-    program.step()
-    least, *others = (program.value(chord) for chord in doubling_chords(program_n, largest))
-    for chord in others:
-        least = program.call(_SMALLER, least, chord)
-        program.step()
-    return least
+_LEAST, _N, _OFFSET, _SLOPE = (Symbol(name) for name in ("least", "n", "offset", "slope"))
+# sympy compares all arguments of a long Min with each other, so the least chord of `doublings` is found step by step.
+_NEXT_CHORD = Template("chord", (_LEAST, _N, _OFFSET, _SLOPE), (Min(_LEAST, _OFFSET + _N * _SLOPE, evaluate=False),))
 
 
 def process_groups(cluster: Cluster, program: Program) -> dict[str, Group]:
@@ -165,13 +163,21 @@ def process_groups(cluster: Cluster, program: Program) -> dict[str, Group]:
     members_template, group_template = _members_template(cluster.links), _group_template(cluster.links)
     members = {name: program.call_all(members_template, *GROUPS[name]) for name in GROUPS}
     program.step()
-    doubled = {
-        name: [_doublings(_ratio(inside, index), cluster.num_devices, program) for index in range(1, len(inside))]
+    ratios = {
+        (name, index): program.value(_ratio(inside, index))
         for name, inside in members.items()
+        for index in range(1, len(inside))
     }
+    program.step()
+    doubled = {key: program.value(n - 1) for key, n in ratios.items()}
+    for power in range(1, chord_count(cluster.num_devices)):
+        for key, n in ratios.items():
+            doubled[key] = program.call(_NEXT_CHORD, doubled[key], n, Integer(power - 1), Rational(1, 2**power))
+        program.step()
     groups = {}
     for name, inside in members.items():
-        exists, hop, outer, ring, exchange, latency, rate = program.call_all(group_template, *inside, *doubled[name])
+        outside = [doubled[name, index] for index in range(1, len(inside))]
+        exists, hop, outer, ring, exchange, latency, rate = program.call_all(group_template, *inside, *outside)
         groups[name] = Group(exists, hop, outer, ring, exchange, latency, rate, inside)
     program.step()
     return groups

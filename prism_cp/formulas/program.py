@@ -104,6 +104,9 @@ class Program:
         """Close the values asked for so far, then the calls."""
         new = {expression: symbol for expression, symbol in self._values.items() if expression not in self._done}
         if new:
+            pending = {symbol for key, outputs in self._calls.items() if key not in self._called for symbol in outputs}
+            pending.update(new.values())
+            assert not any(pending & expression.free_symbols for expression in new), "a step uses its own results"
             used = sorted(set().union(*(expression.free_symbols for expression in new)), key=lambda symbol: symbol.name)
             self._steps.append(_Values(tuple(new), tuple(used), tuple(symbol.name for symbol in new.values())))
             self._done |= new.keys()

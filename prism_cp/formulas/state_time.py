@@ -5,7 +5,7 @@ from __future__ import annotations
 from sympy import Expr, Integer, Max, Min, Symbol
 
 from prism_cp.formulas import symbols as s
-from prism_cp.formulas.collectives import CALL_LATENCY_S, Group, doubling_chords, rational
+from prism_cp.formulas.collectives import CALL_LATENCY_S, Group, doublings, rational
 from prism_cp.formulas.layer_parts import ELEMENT_BYTES
 from prism_cp.formulas.operators import hbm_rate
 from prism_cp.formulas.program import Template
@@ -75,7 +75,7 @@ def norm_time(cluster: Cluster) -> Expr:
     for level in cluster.links:
         size = min(level.domain_size, cluster.num_devices)
         ranks = max(1, -(-size // inside))
-        latency += 2 * rational(level.latency_s) * min(doubling_chords(Integer(ranks), ranks))
+        latency += 2 * rational(level.latency_s) * doublings(ranks)
         inside = max(inside, size)
     return latency if cluster.num_devices > 1 else Integer(0)
 
@@ -84,4 +84,4 @@ def jitter_factor(instance: Instance) -> Expr:
     """Slowdown that grows with every doubling of the number of innermost domains; 1 inside one domain."""
     cluster = instance.cluster
     nodes = max(1, -(-cluster.num_devices // cluster.links[0].domain_size))
-    return 1 + rational(instance.profile.jitter_per_doubling) * min(doubling_chords(Integer(nodes), nodes))
+    return 1 + rational(instance.profile.jitter_per_doubling) * doublings(nodes)
