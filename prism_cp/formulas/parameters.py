@@ -103,6 +103,11 @@ def device_parameters(kind_or_end: str, instance: Instance) -> tuple[Number, Num
     return split_dense_expert(part_weights(kind_or_end, instance))
 
 
+def parameter_expressions(instance: Instance) -> dict[str, tuple[Number, Number]]:
+    """`device_parameters` of every chain kind and of both ends, by name."""
+    return {part: device_parameters(part, instance) for part in (*instance.model.chain_kinds, "embedding", "head")}
+
+
 def model_parameters(model: Model, include_mtp: bool = False) -> int:
     """Exact number of trained parameters of the whole model, vocabulary unpadded, tied weights once.
 
