@@ -8,6 +8,7 @@ depth-first search, in integers only (Kellerer, Pferschy, Pisinger 2004, "Knapsa
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -19,7 +20,15 @@ NODE_LIMIT = 20_000  # beyond it the root bound stands in for the optimum
 _SHIFT = 16  # the multiplier is a whole number of 2**-16
 _LARGE = 1 << 60
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
+
+def _compile(function: _Function) -> _Function:
+    """numba's njit, cached on disk, with the function's own types for the type checker."""
+    return cast(_Function, njit(cache=True)(function))
+
+
+@_compile
 def _root(
     counts: Int64, allowed: NDArray[np.bool_], work: Int64, memory: Int64, budget: int, largest: int
 ) -> tuple[int, int]:
@@ -49,9 +58,7 @@ def _root(
     return best_multiplier, best_bound
 
 
-_root_compiled: Callable[..., tuple[int, int]] = njit(cache=True)(_root)
-
-
+@_compile
 def _search(
     counts: Int64,
     allowed: NDArray[np.bool_],
@@ -151,7 +158,50 @@ def _search(
         i, fresh = i + 1, True
 
 
-_search_compiled: Callable[..., tuple[int, bool]] = njit(cache=True)(_search)
+@_compile
+def _over_levels(
+    counts: Int64,
+    exists: NDArray[np.bool_],
+    work: Int64,
+    activation: Int64,
+    transient: Int64,
+    levels: Int64,
+    room: int,
+    live: int,
+    floor: int,
+    most: int,
+    chosen: Int64,
+) -> tuple[int, bool]:
+    """Least work over all levels the largest transient may have; see `LeastWork.__call__`."""
+    best, relaxed, found_any = most + 1, most + 1, False
+    layers = max(1, counts.sum())
+    heaviest = max(1, activation.max())
+    found = np.zeros_like(work)
+    for index in range(-1, len(levels)):
+        level = floor if index < 0 else levels[index]
+        if index >= 0 and level <= floor:
+            continue
+        if room < level:
+            break
+        allowed = exists & (transient <= level)
+        possible = True
+        for kind in range(len(counts)):
+            if counts[kind] > 0 and not allowed[kind].any():
+                possible = False
+        if not possible:
+            continue
+        budget = min((room - level) // live, heaviest * layers) if live > 0 else heaviest * layers
+        largest = (1 << 59) // (heaviest * layers)
+        multiplier, bound = _root(counts, allowed, work, activation, budget, largest)
+        if bound > (best - 1) << _SHIFT:
+            continue
+        value, complete = _search(counts, allowed, work, activation, budget, multiplier, best, NODE_LIMIT, found)
+        if not complete:
+            relaxed = min(relaxed, max(0, -((-bound) >> _SHIFT)))
+        if value < best:
+            best, found_any = value, True
+            chosen[:] = found
+    return min(best, relaxed), found_any
 
 
 class LeastWork:
@@ -167,15 +217,16 @@ class LeastWork:
 
     def __init__(self, work: Int64, activation: Int64, transient: Int64, exists: NDArray[np.bool_]) -> None:
         self.work, self.activation, self.transient, self.exists = work, activation, transient, exists
-        self.levels = sorted(set(transient[exists].tolist()))
+        self.levels = np.unique(transient[exists])
 
     def fits_integers(self, num_layers: int) -> bool:
         """Whether all scaled sums stay within 64 bits."""
-        return int(self.work.max(initial=0)) * num_layers < 1 << (58 - _SHIFT)
+        scaled = int(self.work.max(initial=0)) * num_layers < 1 << (58 - _SHIFT)
+        return scaled and int(self.activation.max(initial=0)) * num_layers < 1 << 58
 
     def __call__(
         self, counts: tuple[int, ...], room: int, live: int, floor: int, most: int
-    ) -> tuple[int, Int64] | None:
+    ) -> tuple[int, Int64 | None] | None:
         """Least work of `counts[kind]` layers, and how many layers use each strategy.
 
         Parameters
@@ -192,30 +243,24 @@ class LeastWork:
         Returns
         -------
         (lower bound on the work, counts per strategy) or None when nothing up to `most` fits. The bound is attained
-        by the counts unless the search was cut short.
+        by the counts unless the search was cut short; then the counts may also be missing.
         """
-        numbers = np.array(counts, dtype=np.int64)
-        best, relaxed = most + 1, most + 1
-        chosen: Int64 | None = None
-        for level in [floor, *(value for value in self.levels if value > floor)]:
-            free = room - level
-            if free < 0:
-                break
-            allowed = self.exists & (self.transient <= level)
-            if np.any((numbers > 0) & ~allowed.any(axis=1)):
-                continue
-            budget = free // live if live else int(self.activation.max(initial=0)) * int(numbers.sum()) + 1
-            largest = (1 << 59) // max(1, int(self.activation.max(initial=0)) * max(1, int(numbers.sum())), budget)
-            multiplier, bound = _root_compiled(numbers, allowed, self.work, self.activation, budget, largest)
-            if bound > (best - 1) << _SHIFT:
-                continue
-            found = np.zeros_like(self.work)
-            value, complete = _search_compiled(
-                numbers, allowed, self.work, self.activation, budget, multiplier, best, NODE_LIMIT, found
-            )
-            if not complete:
-                relaxed = min(relaxed, max(0, -(-bound >> _SHIFT)))
-            if value < best:
-                best, chosen = value, found
-        lower = min(best, relaxed)
-        return None if chosen is None and lower > most else (lower, chosen if chosen is not None else found)
+        if most < 0 or room < floor:
+            return None
+        chosen = np.zeros_like(self.work)
+        lower, found = _over_levels(
+            np.array(counts, dtype=np.int64),
+            self.exists,
+            self.work,
+            self.activation,
+            self.transient,
+            self.levels,
+            room,
+            live,
+            floor,
+            most,
+            chosen,
+        )
+        if lower > most:
+            return None
+        return lower, chosen if found else None

@@ -9,6 +9,7 @@ strategies at once, and the pieces that survive at a given time are a short tabl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,18 +52,26 @@ class Partition:
         Largest pipeline time of interest, in time units; later questions must not exceed it.
     """
 
-    def __init__(self, problem: StageProblem, live_vectors: LiveVectors, cuts: list[PathCut], cap: int) -> None:
+    def __init__(self, problem: StageProblem, live_vectors: LiveVectors, cuts: Sequence[PathCut], cap: int) -> None:
         self.problem, self.live_vectors = problem, live_vectors
         self.length = len(problem.layers)
         self.stage_of_rank = {stage.rank: i for i, stage in enumerate(problem.virtual_stages)}
         self.prefix = np.array(problem.prefix_counts, dtype=np.int64)
+        # Pieces with the same layers of every kind cost the same wherever they lie: number them once.
+        self.sizes = np.arange(self.length + 1)[None, :] - np.arange(self.length + 1)[:, None]
+        held = (self.prefix[:, None, :] - self.prefix[:, :, None])[:, self.sizes >= 0].T
+        distinct, numbers = np.unique(held, axis=0, return_inverse=True)
+        self.compositions = [tuple(row) for row in distinct.tolist()]
+        self.composition = np.zeros(self.sizes.shape, dtype=np.int64)
+        self.composition[self.sizes >= 0] = numbers.ravel()
+        shapes = _shapes(problem, cuts)
         self._solvers = [_least_work(table) for table in problem.tables]
         self.chosen: list[dict[tuple[int, ...], Int64]] = []
         self.work: list[Int64] = []  # per piece [start, end]
         self.needs: list[Int64] = []  # least pipeline time minus earlier work
         self.alone: list[Int64] = []  # least pipeline time whatever comes earlier
         for piece in range(problem.num_pieces):
-            self._tabulate(piece, _shapes(problem, cuts, piece), cap)
+            self._tabulate(piece, shapes[piece], cap)
 
     @staticmethod
     def applies(problem: StageProblem) -> bool:
@@ -74,37 +83,30 @@ class Partition:
 
     def _tabulate(self, piece: int, shapes: list[_Shape], cap: int) -> None:
         """Least work of every possible position of a piece, and the least times that follow from it."""
-        problem, size = self.problem, self.length + 1
-        work = np.full((size, size), _NEVER, dtype=np.int64)
-        needs, alone = work.copy(), work.copy()
-        table, ends = problem.tables[problem.virtual_stages[piece].table], problem.virtual_stages[piece].ends
+        problem = self.problem
+        ends = problem.virtual_stages[piece].ends
+        table = problem.tables[problem.virtual_stages[piece].table]
         ends_work = ends.forward + ends.input_grad + ends.weight_grad
-        most = min(((cap - s.constant) // s.multiple for s in shapes if s.multiple), default=cap)
+        most = min(((cap - s.constant) // s.multiple for s in shapes), default=cap) - ends_work
         lightest = min(s.forward + s.input_grad + s.weight_grad for kind in table for s in kind.strategies)
-        known: dict[tuple[int, ...], int | None] = {}
+        largest = min(problem.max_layers[piece], most // lightest if lightest else self.length)
+        possible = (self.sizes >= problem.min_layers[piece]) & (self.sizes <= largest)
+        work, needs, alone = (np.full(len(self.compositions), _NEVER, dtype=np.int64) for _ in range(3))
         self.chosen.append({})
-        for start in range(size):
-            for end in range(
-                start + problem.min_layers[piece], min(self.length, start + problem.max_layers[piece]) + 1
-            ):
-                if ends_work + (end - start) * lightest > most:
-                    break
-                counts = tuple((self.prefix[:, end] - self.prefix[:, start]).tolist())
-                if counts not in known:
-                    known[counts] = self._least(piece, counts, most - ends_work)
-                least = known[counts]
-                if least is None:
-                    continue
-                own = ends_work + least
-                head = problem.ranks[piece].head + ends.head
-                head += sum(n * kind.head for n, kind in zip(counts, table, strict=True))
-                times = [(s, s.multiple * own + s.constant + (head if s.own_head else 0)) for s in shapes]
-                work[start, end] = own
-                needs[start, end] = max((time for s, time in times if s.with_earlier), default=0)
-                alone[start, end] = max((time for _, time in times), default=0)
-        self.work.append(work)
-        self.needs.append(needs)
-        self.alone.append(alone)
+        for number in np.unique(self.composition[possible]):
+            counts = self.compositions[number]
+            least = self._least(piece, counts, most)
+            if least is None:
+                continue
+            own = ends_work + least
+            head = problem.ranks[piece].head + ends.head
+            head += sum(n * kind.head for n, kind in zip(counts, table, strict=True))
+            times = [(s, s.multiple * own + s.constant + (head if s.own_head else 0)) for s in shapes]
+            work[number] = own
+            needs[number] = max((time for s, time in times if s.with_earlier), default=0)
+            alone[number] = max((time for _, time in times), default=0)
+        for target, values in ((self.work, work), (self.needs, needs), (self.alone, alone)):
+            target.append(np.where(possible, values[self.composition], _NEVER))
 
     def _least(self, piece: int, counts: tuple[int, ...], most: int) -> int | None:
         """Least work of the piece's layers under its rank's memory; None when they cannot fit, or not up to `most`."""
@@ -122,7 +124,8 @@ class Partition:
         found = self._solvers[stage.table](counts, room - live * ends.activation, live, ends.transient, most)
         if found is None:
             return None
-        self.chosen[piece][counts] = found[1]
+        if found[1] is not None:
+            self.chosen[piece][counts] = found[1]
         return found[0]
 
     def _earliest(self, time: int) -> list[Int64]:
@@ -148,7 +151,7 @@ class Partition:
         return low
 
     def plan(self, time: int) -> Assignment | None:
-        """A plan whose partition keeps `time` as far as the bounds know; None when there is none."""
+        """A plan whose partition keeps `time` as far as the bounds know; None when none is known."""
         rows = self._earliest(time)
         if rows[-1][-1] >= _NEVER:
             return None
@@ -161,7 +164,9 @@ class Partition:
         counts = []
         for piece in range(self.problem.num_pieces):
             held = tuple((self.prefix[:, boundaries[piece + 1]] - self.prefix[:, boundaries[piece]]).tolist())
-            chosen = self.chosen[piece][held]
+            chosen = self.chosen[piece].get(held)
+            if chosen is None:
+                return None
             counts.append(
                 tuple(
                     tuple(int(n) for n in chosen[kind, : len(costs.strategies)])
@@ -199,30 +204,26 @@ def _least_work(table: tuple[KindCosts, ...]) -> LeastWork:
     return LeastWork(work, activation, transient, exists)
 
 
-def _shapes(problem: StageProblem, cuts: list[PathCut], rank: int) -> list[_Shape]:
-    """What every known path says about one rank at least; a path counts an op of a rank once per multiple."""
-    shapes = set()
-    for cut in cuts:
-        work = [min(triple) for triple in zip(cut.forward, cut.input_grad, cut.weight_grad, strict=True)]
-        constant, own_head = cut.p2p * problem.p2p, False
-        for other, costs in enumerate(problem.ranks):
-            constant += cut.tail[other] * costs.last_bucket
-            if cut.head[other] and other == rank:
-                own_head = True
-            elif cut.head[other]:
-                constant += costs.head + problem.virtual_stages[other].ends.head
-        with_earlier = all(multiple >= 1 for multiple in work[:rank])
-        if work[rank]:
-            shapes.add(_Shape(work[rank], constant, with_earlier, own_head))
-    return [
-        shape
-        for shape in shapes
-        if not any(
-            other != shape
-            and other.multiple >= shape.multiple
-            and other.constant >= shape.constant
-            and other.with_earlier >= shape.with_earlier
-            and other.own_head >= shape.own_head
-            for other in shapes
+def _shapes(problem: StageProblem, cuts: Sequence[PathCut]) -> list[list[_Shape]]:
+    """What the known paths say at least about every rank: a path counts a rank as often as its rarest op."""
+    work = np.array([(c.forward, c.input_grad, c.weight_grad) for c in cuts], dtype=np.int64).min(axis=1)
+    heads = np.array([cut.head for cut in cuts], dtype=np.int64)
+    fixed_head = np.array([r.head + s.ends.head for r, s in zip(problem.ranks, problem.virtual_stages, strict=True)])
+    constant = np.array([cut.p2p for cut in cuts], dtype=np.int64) * problem.p2p + heads @ fixed_head
+    constant += np.array([cut.tail for cut in cuts]) @ np.array([rank.last_bucket for rank in problem.ranks])
+    result = []
+    for rank in range(len(problem.ranks)):
+        own_head = heads[:, rank] > 0  # then the head is added exactly, not by its fixed part
+        rows = np.stack(
+            (
+                work[:, rank],
+                constant - np.where(own_head, fixed_head[rank], 0),
+                (work[:, :rank] >= 1).all(axis=1),
+                own_head,
+            ),
+            axis=1,
         )
-    ]
+        rows = np.unique(rows[work[:, rank] > 0], axis=0)
+        beaten = ((rows[None, :] >= rows[:, None]).all(axis=2).sum(axis=1)) > 1  # by another than itself
+        result.append([_Shape(int(m), int(c), bool(e), bool(h)) for m, c, e, h in rows[~beaten]])
+    return result

@@ -185,8 +185,9 @@ def solve_stage_problem(
     search = _Search(remove_dominated(problem), cuts, upper_bound, hint, on_incumbent)
     deterministic, solves = 0.0, 0
     status: StageStatus | None = None
-    if search.best is not None or search.hint is not None:
-        search.model.hint(search.best if search.best is not None else search.hint)
+    suggestion = search.best or search.hint
+    if suggestion is not None:
+        search.model.hint(suggestion)
     while status is None:
         if search.cap < search.bound:
             status = _proved(search, upper_bound)
