@@ -12,6 +12,11 @@ from itertools import pairwise
 from prism_cp.pipeline.schedules import get_schedule
 from prism_cp.pipeline.schedules.base import OpType, Orders, Schedule
 
+# Plain integers: comparing enumeration members would take most of the time.
+MAKES_FORWARD = frozenset((int(OpType.FORWARD), int(OpType.OVERLAPPED_FORWARD)))
+WEIGHT_GRAD = int(OpType.WEIGHT_GRAD)
+BLOCK_OPENS = int(OpType.OVERLAPPED_FORWARD)
+
 
 def reference_pipeline_time(
     schedule: str | Schedule,
@@ -68,55 +73,55 @@ def simulate_reference(
             before[right], after[left] = left, right
     forward_end: dict[tuple[int, int], int] = {}
     backward_end: dict[tuple[int, int], int] = {}  # of whole backwards and of input gradients
+    whole = [int(b) + int(w) for b, w in zip(input_grad, weight_grad, strict=True)]
+    durations = [[int(time) for time in row] for row in (forward, whole, input_grad, weight_grad, forward, whole)]
 
     def ready(op_type: int, stage: int, microbatch: int) -> int | None:
         """When the op's data are there; None while they are not known."""
-        if op_type == OpType.WEIGHT_GRAD:
+        own: int | None
+        if op_type in MAKES_FORWARD:
+            own, neighbours, ends = 0, before, forward_end
+        elif op_type == WEIGHT_GRAD:
             return backward_end.get((stage, microbatch))
-        is_forward = op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD)
-        own = 0 if is_forward else forward_end.get((stage, microbatch))
-        if own is None:
-            return None
-        neighbours, ends = (before, forward_end) if is_forward else (after, backward_end)
-        if stage not in neighbours:
+        else:
+            own, neighbours, ends = forward_end.get((stage, microbatch)), after, backward_end
+        neighbour = neighbours.get(stage)
+        if own is None or neighbour is None:
             return own
-        neighbour = neighbours[stage]
         arrived = ends.get((neighbour, microbatch))
         if arrived is None:
             return None
         return max(own, arrived + (p2p if stage_ranks[neighbour] != stage_ranks[stage] else 0))
 
-    def duration(op_type: int, stage: int) -> int:
-        if op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD):
-            return int(forward[stage])
-        if op_type == OpType.INPUT_GRAD:
-            return int(input_grad[stage])
-        if op_type == OpType.WEIGHT_GRAD:
-            return int(weight_grad[stage])
-        return int(input_grad[stage]) + int(weight_grad[stage])
-
     queues = [order.tolist() for order in orders]
     position = [0] * len(queues)
     clock = [int(time) for time in head]
+
+    def advance(rank: int) -> bool:
+        """Execute the rank's next op, or report that its data are not there yet."""
+        # An overlapped pair is one block: it waits for both and hands both results out when it ends.
+        size = 2 if queues[rank][position[rank]][0] == BLOCK_OPENS else 1
+        block = queues[rank][position[rank] : position[rank] + size]
+        time, length = clock[rank], 0
+        for op_type, stage, microbatch in block:
+            data = ready(op_type, stage, microbatch)
+            if data is None:
+                return False
+            time, length = max(time, data), length + durations[op_type][stage]
+        clock[rank] = time + length
+        for op_type, stage, microbatch in block:
+            if op_type in MAKES_FORWARD:
+                forward_end[stage, microbatch] = clock[rank]
+            elif op_type != WEIGHT_GRAD:
+                backward_end[stage, microbatch] = clock[rank]
+        position[rank] += size
+        return True
+
     moved = True
     while moved:
         moved = False
         for rank, queue in enumerate(queues):
-            while position[rank] < len(queue):
-                # An overlapped pair is one block: it waits for both and hands both results out when it ends.
-                size = 2 if queue[position[rank]][0] == OpType.OVERLAPPED_FORWARD else 1
-                block = queue[position[rank] : position[rank] + size]
-                data = [ready(*op) for op in block]
-                known = [time for time in data if time is not None]
-                if len(known) < size:
-                    break
-                clock[rank] = max(clock[rank], *known) + sum(duration(op_type, stage) for op_type, stage, _ in block)
-                for op_type, stage, microbatch in block:
-                    if op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD):
-                        forward_end[stage, microbatch] = clock[rank]
-                    elif op_type != OpType.WEIGHT_GRAD:
-                        backward_end[stage, microbatch] = clock[rank]
-                position[rank] += size
+            while position[rank] < len(queue) and advance(rank):
                 moved = True
     if any(position[rank] < len(queue) for rank, queue in enumerate(queues)):
         raise ValueError(f"the op orders deadlock; ranks stopped at ops {position}")
