@@ -14,7 +14,7 @@ from sympy import Expr, Integer, Max, Min
 
 from prism_cp.formulas.activations import head_tensors, kept_bytes, layer_tensors, mtp_tensors
 from prism_cp.formulas.overheads import capacity_bytes, fixed_bytes, shared_buffers
-from prism_cp.formulas.parameters import padded_vocabulary, part_weights, split_dense_expert
+from prism_cp.formulas.parameters import mtp_depth_weights, padded_vocabulary, part_weights, split_dense_expert
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
 from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
 from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, zero_3
@@ -142,9 +142,9 @@ def _chain_part(name: str, instance: Instance, c: Context) -> PartMemory:
     """A chain kind: what a strategy does not keep comes back, one layer at a time, in its backward pass."""
     strategies = strategies_for(name, instance)
     tensors, layers = _kind_tensors(name, instance, c)
+    unit = mtp_depth_weights(instance.model) if name == "mtp" else part_weights(name, instance)
     everything, *kept = kept_bytes(tensors, (NONE, *strategies))
-    running = layer_transient(layer_kind(name, instance), c)
-    running += weight_transient(part_weights(name, instance), c)
+    running = layer_transient(layer_kind(name, instance), c) + weight_transient(unit, c)
     activation = [layers * bytes_ for bytes_ in kept]
     transient = [running + everything - bytes_ for bytes_ in kept]
     return _part(name, instance, strategies, activation, transient)

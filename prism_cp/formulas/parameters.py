@@ -36,22 +36,25 @@ def head_weights(model: Model, vocabulary: Number, copies: Number = ONE) -> list
     return weights
 
 
-def mtp_weights(model: Model, vocabulary: Number, embedding_copies: Number) -> list[Weight]:
-    """All multi-token-prediction depths (DeepSeek-V3, arXiv 2412.19437, section 2.2) with their copy of the embedding.
+def mtp_depth_weights(model: Model) -> list[Weight]:
+    """One multi-token-prediction depth (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
-    One depth is a layer, three norms and the projection of two concatenated hidden states
-    (Megatron-LM core/transformer/multi_token_prediction.py).
+    A layer, three norms and the projection of two concatenated hidden states (Megatron-LM
+    core/transformer/multi_token_prediction.py).
     """
     assert model.mtp_kind is not None
     hidden = Integer(model.hidden_size)
-    depth = [
+    return [
         *layer_weights(model.kind(model.mtp_kind), model),
         Weight("mtp_norms", 3 * norm_vectors(model) * hidden),
         matrix("mtp_projection", hidden, 2 * hidden, "rows"),
     ]
-    return depth * model.num_mtp_layers + [
-        Weight("mtp_word_embedding", vocabulary, hidden, "tp", copies=embedding_copies)
-    ]
+
+
+def mtp_weights(model: Model, vocabulary: Number, embedding_copies: Number) -> list[Weight]:
+    """All multi-token-prediction depths with their copy of the embedding."""
+    copy = Weight("mtp_word_embedding", vocabulary, Integer(model.hidden_size), "tp", copies=embedding_copies)
+    return [*(mtp_depth_weights(model) * model.num_mtp_layers), copy]
 
 
 def padded_vocabulary(instance: Instance) -> Number:
