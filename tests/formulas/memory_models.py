@@ -120,6 +120,14 @@ def make_model(
     )
 
 
+def deepseek_v3(mtp: int = 1, **fields: Any) -> Model:
+    """DeepSeek-V3 with some prediction depths: kinds k0 dense, k1 routed, and mtp."""
+    experts = moe(256, 8, 2048, shared_intermediate_size=2048)
+    groups = [(3, mla(128), dense(18432)), (58, mla(128), experts)]
+    more = {"num_mtp_layers": mtp, "mtp_kind": "k1"} if mtp else {}
+    return make_model(7168, 129280, groups, **more, **fields)
+
+
 def make_instance(
     model: Model,
     seq_len: int = 4096,

@@ -13,7 +13,18 @@ from prism_cp.formulas.parameters import (
 )
 from prism_cp.formulas.weights import layer_weights
 from prism_cp.inputs.model import GatedDeltaNet, Mamba2, Model
-from tests.formulas.memory_models import dense, evaluate, gqa, layout_values, make_instance, make_model, mha, mla, moe
+from tests.formulas.memory_models import (
+    deepseek_v3,
+    dense,
+    evaluate,
+    gqa,
+    layout_values,
+    make_instance,
+    make_model,
+    mha,
+    mla,
+    moe,
+)
 
 
 def llama(hidden: int, layers: int, attention: object, width: int, vocabulary: int, **fields: object) -> Model:
@@ -30,12 +41,6 @@ def gpt2(hidden: int, layers: int, heads: int) -> Model:
         tied_embeddings=True,
         num_learned_positions=1024,
     )
-
-
-def deepseek_v3() -> Model:
-    experts = moe(256, 8, 2048, shared_intermediate_size=2048)
-    groups = [(3, mla(128), dense(18432)), (58, mla(128), experts)]
-    return make_model(7168, 129280, groups, num_mtp_layers=1, mtp_kind="k1")
 
 
 # Element counts of the Hugging Face implementations' parameters (multi-token prediction not included).
