@@ -20,6 +20,9 @@ from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
 StageStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknown"]
+# Per mille above the bound at which first plans are made: the quickest front ranks are not always the best plan.
+_ALLOWANCES = (0, 1, 2, 5, 10, 20, 40)
+
 OnIncumbent = Callable[[Assignment, int], None]
 
 
@@ -111,9 +114,11 @@ class _Search:
             return None
         partition = Partition(self.problem, live, list(self.known), self.cap)
         self.bound = partition.lower_bound(0, self.cap)
-        plan = partition.plan(self.bound) if self.bound <= self.cap else None
-        if plan is not None and is_feasible(self.problem, plan):
-            self.offer(plan, -1)
+        for allowance in _ALLOWANCES:
+            time_allowed = self.bound + self.bound * allowance // 1000
+            plan = partition.plan(time_allowed) if time_allowed <= self.cap else None
+            if plan is not None and is_feasible(self.problem, plan):
+                self.offer(plan, -1)
         return partition.pieces(self.cap)
 
     @property
