@@ -86,6 +86,8 @@ class TimeExpressions:
         ----------
         columns
             One number or one-dimensional array per layout symbol of `symbols`, by name; arrays of one length.
+        first_strategy_only
+            Leave the other strategies out: what a first bound over very many layouts needs.
         """
         arrays = {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
         (length,) = np.broadcast_shapes((1,), *(array.shape for array in arrays.values()))

@@ -93,6 +93,17 @@ def test_long_columns_are_evaluated_in_blocks_of_the_same_values() -> None:
         np.testing.assert_array_equal(whole, np.resize(part, 20_001))
 
 
+def test_first_strategy_only_is_the_head_of_every_list() -> None:
+    times = expressions("qwen3-30b-a3b", "64xh100", 4096)
+    values = layout_values(ep=8, dp=64)
+    every, first = times.evaluate_numpy(values), times.evaluate_numpy(values, first_strategy_only=True)
+    for whole, head in zip(every.kinds, first.kinds, strict=True):
+        assert len(whole.input_grad_s) > 1
+        for field in ("forward_s", "input_grad_s", "weight_grad_s"):
+            (only,) = getattr(head, field)
+            np.testing.assert_array_equal(only, getattr(whole, field)[0])
+
+
 def test_missing_symbol_is_named() -> None:
     values = layout_values()
     del values["cp"]
