@@ -35,7 +35,11 @@ NOT_CHECKABLE: dict[str, str] = {
     "top_k.*.reason": "free text of the search",
     "certificate.details": "what the certifying solvers reported",
 }
-"""Fields that nothing in plan and instance determines, with the reason; `*` stands for any position."""
+"""Fields that nothing in plan and instance determines, with the reason; `*` stands for any position.
+
+Besides, naming another legal layout in a `top_k` entry that has no plan of its own makes another claim, which only a
+solver could refute.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ def check_plan(plan: Plan, instance: Instance, *, tables: TableSource | None = N
         checks += ["layout", "partition", "stage times", "memory", "pipeline time"]
     for index, other in enumerate(plan.top_k):
         findings += _alternative_findings(plan, other, instance, tables, f"top_k.{index}")
+        if other.layout in (plan.layout, *(earlier.layout for earlier in plan.top_k[:index])):
+            findings.append(Finding(f"top_k.{index}.layout", "is listed before"))
     checks += [f"{len(plan.top_k)} further layouts"]
     return CheckReport(tuple(findings), tuple(checks))
 

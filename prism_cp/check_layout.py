@@ -5,7 +5,7 @@ The rules are stated here a second time on purpose: the search's own list of adm
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import CP_COMM, SCHEDULES, Layout
@@ -26,6 +26,7 @@ PINNABLE = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "dp", "pp", "vpp", "mbs", 
 def layout_faults(instance: Instance, layout: Layout) -> list[tuple[str, str]]:
     """Every broken rule as (layout field, sentence); empty when the layout is legal."""
     faults = [*_sizes(instance, layout), *_pins(instance, layout), *_schedule(instance, layout)]
+    faults += _without_effect(instance, layout)
     for kind in _kinds(instance):
         faults += [(field, f"layer kind {kind.name}: {text}") for field, text in _kind_faults(kind, instance, layout)]
     return faults
@@ -63,6 +64,23 @@ def _pins(instance: Instance, layout: Layout) -> Iterator[tuple[str, str]]:
         # True == 1: a bool pinned as such must not accept a number, which Layout's types already exclude.
         if allowed is not None and value not in allowed:
             yield field, f"{value!r} is not among the allowed values {list(allowed)}"
+
+
+def _without_effect(instance: Instance, layout: Layout) -> Iterator[tuple[str, str]]:
+    """A choice that changes nothing has to take the first allowed value, so that every plan has one name."""
+    fields: list[tuple[str, Sequence[object], str]] = []
+    if layout.tp == 1:
+        fields.append(("sp", (False, True), "tp is 1"))
+    if layout.cp == 1:
+        fields.append(("cp_comm", CP_COMM, "cp is 1"))
+    if layout.dp * layout.cp == 1:
+        fields.append(("zero", range(4), "dp and cp are 1"))
+    for field, values, reason in fields:
+        allowed = getattr(instance.layout, field)
+        first = next((value for value in values if allowed is None or value in allowed), None)
+        value = getattr(layout, field)
+        if first is not None and value != first:
+            yield field, f"{value!r} has no effect because {reason}; {first!r} stands for it"
 
 
 def _schedule(instance: Instance, layout: Layout) -> Iterator[tuple[str, str]]:

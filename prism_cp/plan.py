@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationError
 
-from prism_cp.errors import PlanError
+from prism_cp.errors import InstanceError, PlanError
 from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
@@ -211,7 +211,10 @@ def plan_from_json(text: str, source: str = "") -> Plan:
     PlanError
         The text is no JSON object, of another schema version, or a field is missing, unknown or of the wrong type.
     """
-    value = parse_json(text, source)
+    try:
+        value = parse_json(text, source)
+    except InstanceError as error:
+        raise PlanError(error.key, error.problem, error.accepted, source) from error
     if not isinstance(value, dict):
         raise PlanError("", "file holds no JSON object", "a plan written by `prism-cp solve --json`", source)
     version = value.get("schema_version")

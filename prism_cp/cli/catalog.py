@@ -81,6 +81,6 @@ def find_entries(name: str) -> dict[str, Any]:
         return {section: catalog_entry(section, rest)}
     found = {one: catalog_entry(one, name) for one in SECTIONS if name in catalog_names(one)}
     if not found:
-        every = [entry for one in SECTIONS for entry in catalog_names(one)]
+        every = dict.fromkeys(entry for one in SECTIONS for entry in catalog_names(one))
         raise InstanceError("name", f"{name!r} is not in the catalogue", accepted_names(name, every))
     return found

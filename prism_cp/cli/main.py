@@ -56,7 +56,7 @@ def run() -> None:
         sys.exit(1)
     except OSError as error:
         _discard_output()
-        fail(f"cannot write or read: {error}", ExitCode.USAGE)
+        fail(f"the operating system refused: {error}", ExitCode.USAGE)
     except MemoryError:
         fail("out of memory (pinned layout fields, --set layout.…, need less)", ExitCode.STOPPED_WITHOUT)
 

@@ -123,7 +123,9 @@ def _busiest(path: CriticalPath) -> str:
             by_rank[part.rank] = by_rank.get(part.rank, 0) + part.time
     rank = max(by_rank, key=lambda one: by_rank[one])
     share = by_rank[rank] / path.total
-    rest = "the rest fills and drains the pipeline, transfers or synchronises" if len(by_rank) > 1 else "nobody waits"
+    rest = (
+        "the rest fills and drains the pipeline, transfers or synchronises" if len(by_rank) > 1 else "no other is on it"
+    )
     return f"The longest path spends {percent(share)} of the step on rank {rank}; {rest}."
 
 

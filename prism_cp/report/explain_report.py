@@ -40,7 +40,7 @@ def print_plan_explanation(plan: Plan, console: Console) -> None:
         console.print()
         console.print("What bounds the step time", style="bold")
         for sentence in path_in_words(critical_path(plan)):
-            console.print(f"  {sentence}", markup=False)
+            console.print(f"  {sentence}", markup=False, soft_wrap=True)
         console.print()
         console.print("What bounds memory", style="bold")
         console.print(f"  {tightest_rank(plan)}", markup=False)
@@ -112,7 +112,8 @@ def print_infeasible(
         return
     console.print("Changes that make it fit, fastest plan first (each solved)", style="bold")
     for relaxation in relaxations:
-        console.print(f"  --set {relaxation.change}: {relaxation_sentence(relaxation, time_unit_s)}", markup=False)
+        text = f"  --set {relaxation.change}: {relaxation_sentence(relaxation, time_unit_s)}"
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def rank_sentence(rank: int, term: str, short_gib: float, memory_gib: dict[str, float]) -> str:

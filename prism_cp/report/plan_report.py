@@ -174,8 +174,10 @@ def search_line(plan: Plan) -> str:
 
 def certificate_line(plan: Plan) -> str:
     """Levels with their meaning."""
-    levels = plan.certificate.levels
-    told = "; ".join(f"{level} ({CERTIFICATE_TEXTS[level]})" for level in levels)
+    texts = dict(CERTIFICATE_TEXTS)
+    if plan.status == "infeasible":
+        texts["bound"] = "every layout was refuted"
+    told = "; ".join(f"{level} ({texts[level]})" for level in plan.certificate.levels)
     return f"Certificate  {told or 'none'}"
 
 

@@ -62,7 +62,7 @@ class ProgressPrinter:
                 self._status.update(text)
             elif text != self._last_text and time.monotonic() - self._last_plain_s >= PLAIN_INTERVAL_S:
                 self._last_plain_s, self._last_text = time.monotonic(), text
-                self._console.print(text, markup=False)
+                self._console.print(text, markup=False, soft_wrap=True)
 
     def stopping(self) -> None:
         """Say once that the search has been asked to stop."""
