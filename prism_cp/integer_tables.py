@@ -17,10 +17,11 @@ from sympy import Symbol
 
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.evaluate import exact_function, numpy_function
-from prism_cp.formulas.layer_time import LayerTimes, LayoutTimes, time_expressions
+from prism_cp.formulas.layer_time import time_expressions
 from prism_cp.formulas.memory import PartMemory, memory_expressions
 from prism_cp.formulas.strategies import Strategy, strategies_for
 from prism_cp.formulas.tables import LayerCosts, LayoutCosts
+from prism_cp.formulas.time_results import LayerTimes, LayoutTimes
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import CP_COMM, Layout
 from prism_cp.pipeline import get_schedule
@@ -34,6 +35,7 @@ from prism_cp.stage_problem import (
     VirtualStage,
 )
 
+FLOAT_ERROR = 1e-9  # far above the relative error of the floating-point path, which tests keep below 1e-10
 LAYOUT_SYMBOLS: tuple[Symbol, ...] = (
     s.tp, s.sp, s.cp, s.ep, s.etp, s.dp, s.pp, s.vpp, s.mbs, s.num_microbatches, s.cp_p2p, s.cp_all_gather, s.cp_a2a,
     s.zero_1, s.zero_2, s.zero_3, s.is_pipelined,
@@ -162,6 +164,48 @@ class _Rounding:
         return math.floor(Fraction(size_bytes) / self.memory_unit)
 
 
+class _OptimisticRounding(_Rounding):
+    """Rounds floating-point costs so that no entry is worse than the exact one: same rule, forgiving their error."""
+
+    def __init__(self, instance: Instance) -> None:
+        super().__init__(instance)
+        self.seconds = float(instance.time_unit_s)
+
+    def time(self, seconds: Any) -> int:
+        return math.ceil(float(seconds) / self.seconds * (1 - FLOAT_ERROR))
+
+    def time_down(self, seconds: Any) -> int:
+        return math.floor(float(seconds) / self.seconds * (1 + FLOAT_ERROR))
+
+    def memory(self, size_bytes: Any) -> int:
+        return math.ceil(float(size_bytes) / self.memory_unit * (1 - FLOAT_ERROR))
+
+    def memory_down(self, size_bytes: Any) -> int:
+        return math.floor(float(size_bytes) / self.memory_unit * (1 + FLOAT_ERROR))
+
+
+def row_of(costs: LayoutCosts[Any], row: int) -> LayoutCosts[Any]:
+    """One layout of array costs."""
+
+    def pick(value: Any) -> Any:
+        if isinstance(value, list):
+            return [pick(entry) for entry in value]
+        if isinstance(value, LayerCosts):
+            return LayerCosts(**{name: pick(getattr(value, name)) for name in LayerCosts.__dataclass_fields__})
+        if isinstance(value, tuple):
+            return (pick(value[0]), *value[1:])
+        return value[row] if isinstance(value, np.ndarray) and value.ndim else value
+
+    return LayoutCosts(**{name: pick(getattr(costs, name)) for name in LayoutCosts.__dataclass_fields__})
+
+
+def optimistic_stage_problem(
+    instance: Instance, layout: Layout, cost_model: CostModel, costs: LayoutCosts[Any]
+) -> StageProblem:
+    """A stage problem from floating-point costs of one layout, for bounds: never worse than the exact one."""
+    return _assemble(instance, layout, cost_model, costs, _OptimisticRounding(instance))
+
+
 def build_stage_problem(instance: Instance, layout: Layout, cost_model: CostModel | None = None) -> StageProblem:
     """The integer stage problem of one layout, from exact rational costs.
 
@@ -171,8 +215,13 @@ def build_stage_problem(instance: Instance, layout: Layout, cost_model: CostMode
         Of the same instance; built when not given.
     """
     model = cost_model or CostModel(instance)
-    costs = model.evaluate_exact(layout)
-    to = _Rounding(instance)
+    return _assemble(instance, layout, model, model.evaluate_exact(layout), _Rounding(instance))
+
+
+def _assemble(
+    instance: Instance, layout: Layout, model: CostModel, costs: LayoutCosts[Any], to: _Rounding
+) -> StageProblem:
+    """Tables of one layout, every entry rounded by `to`."""
     schedule = get_schedule(layout.schedule)
     placed = schedule.virtual_stages(layout.pp, layout.vpp)
     pieces = schedule.num_pieces(layout.pp, layout.vpp)

@@ -14,7 +14,9 @@ enter as constants of the item.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -25,6 +27,7 @@ from prism_cp.stage_problem import Assignment, StageProblem, StrategyCosts
 
 MAX_KINDS = 12
 NOT_POSSIBLE = np.int64(1) << 61
+SCALE = np.int64(1) << 28  # time and hideable part share one integer in the fronts; work stays below 2 ** 34
 SCHEDULES = ("gpipe", "1f1b")
 
 
@@ -64,6 +67,15 @@ def applicable(problem: StageProblem) -> bool:
         and problem.num_pieces == problem.pp == len(problem.virtual_stages)
         and all(stage.rank == stage.piece == index for index, stage in enumerate(problem.virtual_stages))
         and problem.num_kinds <= MAX_KINDS
+        and _most_work(problem) < 1 << 28
+    )
+
+
+def _most_work(problem: StageProblem) -> int:
+    """Longest time that all layers together can take for one micro-batch; hideable parts are never longer."""
+    return max(
+        sum(max(max(s.forward + s.input_grad + s.weight_grad, s.hideable) for s in table[k].strategies) for k in problem.layers)
+        for table in problem.tables
     )
 
 
@@ -83,20 +95,10 @@ def partition_bound(problem: StageProblem, upper_bound: int | None = None) -> Pa
     """
     if not applicable(problem):
         raise ValueError(f"no partition bound for schedule {problem.schedule}, {problem.num_kinds} kinds")
-    arrays = _arrays(problem)
-    levels = _transient_levels(problem)
-    p, length = problem.pp, len(problem.layers)
-    items = np.full((p, length + 1, length + 1), NOT_POSSIBLE, np.int64)
-    cuts = _rank_cuts(problem)
     limit = NOT_POSSIBLE - 1 if upper_bound is None else np.int64(upper_bound)
-    fronts = {}
-    for table in sorted({stage.table for stage in problem.virtual_stages}):
-        most = _most_layers(problem, table, arrays, int(limit))
-        for level, (transient, allowed) in enumerate(levels[table]):
-            activation, cost = _strategy_arrays(problem, table)
-            fronts[table, level] = (build_fronts(activation, cost, allowed, most), transient, most)
-            mask = np.array([stage.table == table for stage in problem.virtual_stages])
-            _fill_items(items, arrays, mask, fronts[table, level][0], transient, most, p, length)
+    tables = item_tables(problem, int(limit), exact=False)
+    arrays, items, cuts = tables.arrays, tables.items, _rank_cuts(problem)
+    p, length = problem.pp, len(problem.layers)
     after = _suffix_costs(items, arrays, p, length)
     if after[0, 0] >= NOT_POSSIBLE:
         if upper_bound is None:
@@ -119,27 +121,71 @@ def partition_bound(problem: StageProblem, upper_bound: int | None = None) -> Pa
         else:
             low = middle + 1
     _reachable(high, items, after, arrays, cuts, lat, p, length, parents)
-    return PartitionBound(int(high), _assignment(problem, arrays, items, fronts, parents))
+    return PartitionBound(int(high), walk_assignment(tables, walk_boundaries(parents, p, length)))
+
+
+@dataclass(frozen=True)
+class ItemTables:
+    """Least time of every item, and what is needed to turn items back into strategy counts.
+
+    `items[rank, start, stop]` is `NOT_POSSIBLE` where nothing fits or the time limit excludes it.
+    """
+
+    problem: StageProblem
+    arrays: _Arrays
+    items: np.ndarray
+    exposed: np.ndarray  # least of (time - hideable part), same shape; equal to `items` unless exact
+    fronts: dict[tuple[int, int], tuple[Any, int, np.ndarray]]
+
+
+def item_tables(problem: StageProblem, limit: int, exact: bool) -> ItemTables:
+    """Items of a problem, as far as their rank's work stays within `limit`.
+
+    Parameters
+    ----------
+    exact : bool
+        Distinguish every value of the largest transient, so that an item's time is attained by a plan; otherwise a few
+        brackets, and the time is a lower bound.
+    """
+    arrays = _arrays(problem)
+    levels = _transient_levels(problem, 2 if not exact else 1 << 30)
+    p, length = problem.pp, len(problem.layers)
+    items = np.full((p, length + 1, length + 1), NOT_POSSIBLE, np.int64)
+    exposed = items.copy() if exact else items
+    fronts = {}
+    for table in sorted({stage.table for stage in problem.virtual_stages}):
+        most = _most_layers(problem, table, arrays, limit)
+        mask = np.array([stage.table == table for stage in problem.virtual_stages])
+        for level, (transient, allowed) in enumerate(levels[table]):
+            activation, cost, hideable = _strategy_arrays(problem, table)
+            # of equally fast strategies the one that hides more gradient reduction
+            fronts[table, level] = (build_fronts(activation, cost * SCALE - hideable, allowed, most), transient, most)
+            _fill_items(items, arrays, mask, fronts[table, level][0], transient, most, p, length, True)
+            if exact:
+                least = build_fronts(activation, cost - hideable, allowed, most)
+                _fill_items(exposed, arrays, mask, least, transient, most, p, length, False)
+    return ItemTables(problem, arrays, items, exposed, fronts)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _strategy_arrays(problem: StageProblem, table: int) -> tuple[np.ndarray, np.ndarray]:
-    """Activation and time f + b + w per (kind, strategy), padded."""
+def _strategy_arrays(problem: StageProblem, table: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Activation, time f + b + w, and its hideable part per (kind, strategy), padded."""
     kinds = problem.tables[table]
     width = max(len(kind.strategies) for kind in kinds)
     activation = np.zeros((len(kinds), width), np.int64)
-    cost = np.zeros((len(kinds), width), np.int64)
+    cost, hideable = np.zeros((len(kinds), width), np.int64), np.zeros((len(kinds), width), np.int64)
     for k, kind in enumerate(kinds):
         for q, strategy in enumerate(kind.strategies):
             activation[k, q] = strategy.activation
             cost[k, q] = strategy.forward + strategy.input_grad + strategy.weight_grad
-    return activation, cost
+            hideable[k, q] = strategy.hideable
+    return activation, cost, hideable
 
 
-def _transient_levels(problem: StageProblem) -> list[list[tuple[int, np.ndarray]]]:
-    """Per table up to three brackets of the largest transient: (least transient in it, strategies at most its top).
+def _transient_levels(problem: StageProblem, most_cuts: int) -> list[list[tuple[int, np.ndarray]]]:
+    """Per table brackets of the largest transient: (least transient in it, strategies at most its top).
 
     A plan's largest transient lies in one bracket, so the minimum over brackets is a valid bound.
     """
@@ -147,7 +193,7 @@ def _transient_levels(problem: StageProblem) -> list[list[tuple[int, np.ndarray]
     for kinds in problem.tables:
         width = max(len(kind.strategies) for kind in kinds)
         values = sorted({strategy.transient for kind in kinds for strategy in kind.strategies})
-        gaps = sorted(range(1, len(values)), key=lambda i: values[i] - values[i - 1], reverse=True)[:2]
+        gaps = sorted(range(1, len(values)), key=lambda i: values[i] - values[i - 1], reverse=True)[:most_cuts]
         edges = [0, *sorted(gaps), len(values)]
         levels = []
         for start, stop in zip(edges, edges[1:], strict=False):
@@ -164,11 +210,12 @@ def _transient_levels(problem: StageProblem) -> list[list[tuple[int, np.ndarray]
 def _dominates(strategies: tuple[StrategyCosts, ...], one: int, other: int) -> bool:
     """Whether strategy `one` is never worse for an item than `other` (of equals, the first stays)."""
 
-    def key(strategy: StrategyCosts) -> tuple[int, int, int]:
+    def key(strategy: StrategyCosts) -> tuple[int, int, int, int]:
         return (
             strategy.activation,
             strategy.forward + strategy.input_grad + strategy.weight_grad,
             strategy.transient,
+            -strategy.hideable,
         )
 
     a, b = key(strategies[one]), key(strategies[other])
@@ -254,10 +301,10 @@ def _rank_cuts(problem: StageProblem) -> np.ndarray:
 # -- inner loops -------------------------------------------------------------------------------------------------------
 
 
-def _fill_items(items, arrays, mask, front, transient, most, p, length):  # type: ignore[no-untyped-def]
+def _fill_items(items, arrays, mask, front, transient, most, p, length, scaled):  # type: ignore[no-untyped-def]
     _fill_items_loop(
         items, arrays.prefix, arrays.static, arrays.optimizer, arrays.end, arrays.rank, arrays.buffers, mask,
-        front[0], front[1], front[4], np.int64(transient), most, p, length,
+        front[0], front[1], front[4], np.int64(transient), most, p, length, SCALE if scaled else np.int64(1),
     )  # fmt: skip
 
 
@@ -287,7 +334,8 @@ def _activation_budget(i, counts, static, optimizer, end, rank, buffers, transie
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _fill_items_loop(  # type: ignore[no-untyped-def]
-    items, prefix, static, optimizer, end, rank, buffers, mask, points_a, points_c, lengths, transient, most, p, length
+    items, prefix, static, optimizer, end, rank, buffers, mask, points_a, points_c, lengths, transient, most, p, length,
+    scale,
 ):
     kinds = prefix.shape[0]
     counts = np.zeros(kinds, np.int64)
@@ -316,7 +364,7 @@ def _fill_items_loop(  # type: ignore[no-untyped-def]
                     break  # more layers only take more memory
                 cost = cheapest(points_a, points_c, lengths, counts, budget, pick)
                 if cost >= 0:
-                    cost += end[i, 0] + end[i, 1]
+                    cost = (cost + scale - 1) // scale + end[i, 0] + end[i, 1]
                     items[i, start, stop] = min(items[i, start, stop], cost)
 
 
@@ -403,31 +451,36 @@ def _reachable_loop(  # type: ignore[no-untyped-def]
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def _assignment(problem, arrays, items, fronts, parents):  # type: ignore[no-untyped-def]
-    """The walk left in `parents` as an assignment, or None when a thinned or relaxed front stands in the way."""
-    p, length = problem.pp, len(problem.layers)
+def walk_boundaries(parents: np.ndarray, p: int, length: int) -> tuple[int, ...]:
+    """The boundaries of the walk that `_reachable` left in `parents`."""
     bounds = [length]
     for i in range(p, 0, -1):
         bounds.append(int(parents[i, bounds[-1]]))
-    bounds.reverse()
+    return tuple(reversed(bounds))
+
+
+def walk_assignment(tables: ItemTables, bounds: Sequence[int]) -> Assignment | None:
+    """Boundaries with every rank's cheapest strategies, or None when a thinned or relaxed front stands in the way."""
+    problem = tables.problem
     counts = []
     for i, stage in enumerate(problem.virtual_stages):
-        item = _item_counts(problem, arrays, items, fronts, i, stage.table, bounds[i], bounds[i + 1])
+        item = _item_counts(problem, tables.arrays, tables.fronts, i, stage.table, bounds[i], bounds[i + 1])
         if item is None:
             return None
         counts.append(item)
     return Assignment(tuple(bounds), tuple(counts))
 
 
-def _item_counts(problem, arrays, items, fronts, i, table, start, stop):  # type: ignore[no-untyped-def]
+def _item_counts(problem, arrays, fronts, i, table, start, stop):  # type: ignore[no-untyped-def]
     """Strategy counts of rank `i`'s cheapest item that really fits (transients as they are)."""
     layers = np.ascontiguousarray(arrays.prefix[:, stop] - arrays.prefix[:, start])
     kinds = problem.tables[table]
     best = None
+    every_top = {s.transient for kind in kinds for s in kind.strategies}
     for (owner, _), (front, _transient, most) in fronts.items():
         if owner != table or np.any(layers > most):
             continue
-        tops = sorted({s.transient for kind in kinds for s in kind.strategies})
+        tops = sorted({t for t in every_top if t >= _transient})
         for transient in tops:
             budget = _activation_budget(
                 i, layers, arrays.static, arrays.optimizer, arrays.end, arrays.rank, arrays.buffers, np.int64(transient)

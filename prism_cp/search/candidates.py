@@ -9,27 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from prism_cp.inputs.layout import SCHEDULES, Layout
-from prism_cp.integer_tables import CostModel
-from prism_cp.formulas.layer_time import LayerTimes
+from prism_cp.integer_tables import CostModel, optimistic_stage_problem, row_of
+from prism_cp.formulas.time_results import LayerTimes
 from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
 from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, cell_bounds, possible, total_work, work_bounds
+from prism_cp.stage_problem import StageProblem
 
 FIRST_BATCH, BATCH = 64, 1024
+LADDER_FACTOR, LADDER_STEPS = 1.1, 12
 KERNEL_FIELDS = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "mbs")  # what a layer's times depend on below ZeRO 2
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A layout that bounds do not exclude."""
-
-    layout: Layout
-    lower_bound: int  # pipeline time plus barrier, time units
 
 
 class Candidates:
@@ -100,7 +93,7 @@ class Batch:
         self.columns = columns
         self.candidates = candidates
         model = candidates.cost_model
-        costs = model.evaluate(columns)
+        self.costs = costs = model.evaluate(columns)
         n = len(columns["tp"])
         self.size = n
         kinds = len(costs.kinds)
@@ -149,6 +142,21 @@ class Batch:
             targets = np.full(len(rows), np.inf)
         else:
             targets = (incumbent - 1) * self.candidates.unit_s - self.barrier_s[rows]
+        return self._possible(rows, targets)
+
+    def tighten(self, rows: np.ndarray) -> np.ndarray:
+        """A better lower bound per row, in seconds: its work bound, raised step by step until a plan is possible."""
+        bounds = self.bounds_s[rows].copy()
+        left = np.arange(len(rows))
+        for _ in range(LADDER_STEPS):
+            targets = bounds[left] * LADDER_FACTOR
+            left = left[~self._possible(rows[left], targets - self.barrier_s[rows[left]])]
+            if not len(left):
+                break
+            bounds[left] *= LADDER_FACTOR
+        return bounds
+
+    def _possible(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return np.asarray(
             possible(
                 targets, self.candidates.prefix, self.cost[rows], self.forward[rows], self.activation[rows],
@@ -156,6 +164,11 @@ class Batch:
                 self.buffers[rows],
             )
         )  # fmt: skip
+
+    def optimistic_problem(self, row: int) -> StageProblem:
+        """The stage problem of one layout for bounds, from the costs at hand."""
+        model = self.candidates.cost_model
+        return optimistic_stage_problem(model.instance, self.layout(row), model, row_of(self.costs, row))
 
     def layout(self, row: int) -> Layout:
         """One layout of the batch."""

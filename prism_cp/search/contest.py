@@ -1,4 +1,4 @@
-"""Contested layouts: CP-SAT decides, best bound first, in one process or several."""
+"""Contested layouts: decided one by one, best bound first, in one process or several."""
 
 from __future__ import annotations
 
@@ -7,19 +7,12 @@ import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
-from prism_cp.cp.solve import StageSolution, solve_stage_problem
+from prism_cp.cp.solve import StageSolution
 from prism_cp.result import LayoutOutcome
+from prism_cp.search.stage import solve_contested
 from prism_cp.search.state import SearchState
-from prism_cp.stage_problem import Assignment, StageProblem
 
 POLL_S = 0.1
-
-
-def _solve(
-    problem: StageProblem, upper_bound: int | None, hint: Assignment | None, time_limit_s: float | None, seed: int
-) -> StageSolution:
-    """Runs in a worker process; nothing but plain data crosses."""
-    return solve_stage_problem(problem, upper_bound=upper_bound, hint=hint, time_limit_s=time_limit_s, seed=seed)
 
 
 class Contest:
@@ -68,9 +61,9 @@ class Contest:
                 assert outcome.problem is not None
                 try:
                     holder.append(
-                        solve_stage_problem(
-                            outcome.problem, upper_bound=limit, hint=outcome.assignment,
-                            time_limit_s=state.remaining_s(), seed=state.options.seed, stop=state.stop,
+                        solve_contested(
+                            outcome.problem, outcome.lower_bound - outcome.problem.barrier, limit, outcome.assignment,
+                            state.remaining_s(), state.options.seed, state.stop,
                         )  # fmt: skip
                     )
                 except BaseException as error:  # re-raised below, in the caller's thread
@@ -98,8 +91,8 @@ class Contest:
                     outcome = state.contested.pop(0)
                     assert outcome.problem is not None
                     future = pool.submit(
-                        _solve, outcome.problem.replace(labels={}), self._limit(outcome), outcome.assignment,
-                        state.remaining_s(), state.options.seed,
+                        solve_contested, outcome.problem.replace(labels={}), outcome.lower_bound - outcome.problem.barrier,
+                        self._limit(outcome), outcome.assignment, state.remaining_s(), state.options.seed,
                     )  # fmt: skip
                     running[future] = outcome
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
@@ -119,7 +112,7 @@ class Contest:
                 process.join(max(0.0, deadline - time.monotonic()))
 
     def _settle(self, outcome: LayoutOutcome, solution: StageSolution) -> None:
-        """Book what CP-SAT found for one layout."""
+        """Book what was found for one layout."""
         state = self.state
         problem = outcome.problem
         assert problem is not None

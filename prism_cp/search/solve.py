@@ -28,6 +28,7 @@ from prism_cp.search.options import Progress, SearchOptions
 from prism_cp.search.state import SearchState
 
 RETEST_ROWS = 24  # candidates opened between two looks at the improved incumbent
+FEW_ROWS = 4  # so few candidates are opened without sharper bounds
 
 
 def solve_instance(
@@ -78,7 +79,8 @@ def _expand(candidates: Candidates, state: SearchState) -> None:
 def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> None:
     """Filter one batch and quick-solve what the bounds leave, best bound first."""
     bounds = np.floor(batch.bounds_s / candidates.unit_s).astype(np.int64)
-    rows = np.argsort(bounds, kind="stable")
+    rows = np.arange(len(bounds))
+    tightened = False
     while len(rows):
         alive = ~state.excluded(bounds[rows])
         state.prune(int((~alive).sum()))
@@ -90,11 +92,15 @@ def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> Non
         else:
             state.prune(int((~fits).sum()))
         rows = rows[fits]
+        if not tightened and len(rows) > FEW_ROWS:
+            bounds[rows] = np.maximum(bounds[rows], np.floor(batch.tighten(rows) / candidates.unit_s))
+            tightened = True
+        rows = rows[np.argsort(bounds[rows], kind="stable")]
         for count, row in enumerate(rows):
             if state.stopped():
                 state.leave_open([int(bounds[r]) for r in rows[count:]])
                 return
-            state.open_layout(batch.layout(int(row)), int(bounds[row]), candidates.cost_model)
+            state.open_layout(batch, int(row), int(bounds[row]))
             if state.target != target or count + 1 >= RETEST_ROWS:
                 rows = rows[count + 1 :]
                 break

@@ -15,6 +15,7 @@ from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.partition import partition_bound
 from prism_cp.partition.bound import applicable
 from prism_cp.result import Ending, LayoutOutcome, SearchResult, SearchStatistics, Status
+from prism_cp.search.candidates import Batch
 from prism_cp.search.options import Progress, SearchOptions
 from prism_cp.search.value import plan_value
 
@@ -121,11 +122,29 @@ class SearchState:
         self.report(f"incumbent: {describe(outcome.layout)}", force=True)
         return True
 
-    def open_layout(self, layout: Layout, bound: int, cost_model: CostModel) -> None:
-        """Build the stage problem, bound it by the partition walk and try the plan found there."""
-        problem = build_stage_problem(self.instance, layout, cost_model)
+    def open_layout(self, batch: Batch, row: int, bound: int) -> None:
+        """Build the stage problem, bound it by the partition walk and try the plan found there.
+
+        Tables from the floating-point costs, never worse than the exact ones, end most layouts; the exact tables, which
+        take longer to make, serve the rest.
+        """
+        layout = batch.layout(row)
+        quick = batch.optimistic_problem(row)
         target = self.target
-        limit = None if target is None else target - problem.barrier
+        if applicable(quick):
+            partition = partition_bound(quick, None if target is None else target - quick.barrier)
+            if partition.lower_bound is None:
+                self.close(LayoutOutcome(layout, "infeasible", bound, reason="no plan fits in memory"))
+                return
+            bound = max(bound, partition.lower_bound + quick.barrier)
+            if self.excludes(bound):
+                self.close(LayoutOutcome(layout, "no_better", bound, reason="its partition bound reaches the incumbent"))
+                return
+        self._open_exactly(layout, bound, batch.candidates.cost_model)
+
+    def _open_exactly(self, layout: Layout, bound: int, cost_model: CostModel) -> None:
+        problem = build_stage_problem(self.instance, layout, cost_model)
+        limit = None if self.target is None else self.target - problem.barrier
         if not applicable(problem):
             self.contested.append(LayoutOutcome(layout, "open", bound, problem=problem))
             return
@@ -137,7 +156,7 @@ class SearchState:
         best = None
         if partition.assignment is not None:
             best = plan_value(problem, partition.assignment)
-        outcome = LayoutOutcome(layout, "open", lower, best, "", problem, partition.assignment if best else None)
+        outcome = LayoutOutcome(layout, "open", lower, best, "", problem, partition.assignment)
         if best is not None:
             self.improve(outcome)
         if best is not None and best == lower:
