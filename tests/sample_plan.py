@@ -96,9 +96,7 @@ def sample_result() -> SearchResult:
     narrower = replace(LAYOUT, tp=4, dp=1, zero=0, num_microbatches=16)
     others = (
         LayoutOutcome(slower, "solved", slower_value, slower_value, "bound met", slower_problem, ASSIGNMENT),
-        LayoutOutcome(
-            replace(LAYOUT, tp=4, dp=1, zero=0, num_microbatches=16), "pruned", value + 7, None, "work bound"
-        ),
+        LayoutOutcome(narrower, "pruned", value + 7, None, "work bound"),
         LayoutOutcome(replace(LAYOUT, ep=4), "infeasible", value, None, "nothing fits"),
     )
     statistics = SearchStatistics(20, 10, 3, 4, 3, 0, wall_s=1.5, deterministic_time=0.25)

@@ -10,6 +10,7 @@ from prism_cp.plan import Plan
 from prism_cp.report.numbers import percent, seconds
 
 LARGE_SHARE = 0.02  # contributions below this share of the step are summed up
+NEARLY_AS_MUCH = 0.8  # ranks with this share of the busiest rank's time are named with it
 
 
 @dataclass(frozen=True)
@@ -116,17 +117,21 @@ def path_in_words(path: CriticalPath) -> list[str]:
 
 
 def _busiest(path: CriticalPath) -> str:
-    """Which rank the path spends most time on."""
+    """Which ranks the path spends most time on."""
     by_rank: dict[int, int] = {}
     for part in path.contributions:
         if part.rank is not None:
             by_rank[part.rank] = by_rank.get(part.rank, 0) + part.time
-    rank = max(by_rank, key=lambda one: by_rank[one])
-    share = by_rank[rank] / path.total
-    rest = (
-        "the rest fills and drains the pipeline, transfers or synchronises" if len(by_rank) > 1 else "no other is on it"
-    )
-    return f"The longest path spends {percent(share)} of the step on rank {rank}; {rest}."
+    most = max(by_rank.values())
+    ranks = sorted(rank for rank, time in by_rank.items() if time >= NEARLY_AS_MUCH * most)
+    share = percent(sum(by_rank[rank] for rank in ranks) / path.total)
+    rest = "the rest fills and drains the pipeline, transfers or synchronises"
+    if len(by_rank) == 1:
+        rest = "no other rank is on it"
+    if len(ranks) == 1:
+        return f"The longest path spends {share} of the step on rank {ranks[0]}; {rest}."
+    named = ", ".join(str(rank) for rank in ranks[:-1]) + f" and {ranks[-1]}"
+    return f"The longest path spends {share} of the step on ranks {named}, about as much on each; {rest}."
 
 
 def _phrase(part: Contribution) -> str:
