@@ -10,7 +10,7 @@ from typing import Any, Literal
 import highspy
 import numpy as np
 
-from prism_cp.cp.exact import live_vectors
+from prism_cp.cp.exact import cut_value, is_feasible, live_vectors
 from prism_cp.cp.linear_rows import LinearRows
 from prism_cp.cp.objective import longest_possible
 from prism_cp.errors import UsageError
@@ -22,10 +22,11 @@ HighsStatus = Literal["optimal", "infeasible", "feasible", "unknown"]
 
 @dataclass(frozen=True)
 class HighsSolution:
-    """What HiGHS says about the linear model: pipeline times in time units, rounded to the integers they must be.
+    """What HiGHS says about the linear model, in time units.
 
-    `objective` is the model's value, i.e. the longest of the given paths, which is the plan's exact pipeline time only
-    if no other path is longer. HiGHS computes in floating point: its answer confirms, it proves nothing by itself.
+    `objective` is the longest of the given paths under the plan, recomputed in integers; it is the plan's exact
+    pipeline time only if no other path is longer. `bound` is HiGHS's dual bound rounded up. HiGHS computes in floating
+    point: its answer confirms, it proves nothing by itself.
     """
 
     status: HighsStatus
@@ -77,8 +78,6 @@ def solve_with_highs(
     highs = _highs(rows)
     highs.setOptionValue("mip_rel_gap", 0.0)
     highs.setOptionValue("mip_abs_gap", 0.5)  # the objective is an integer
-    highs.setOptionValue("mip_feasibility_tolerance", 1e-9)
-    highs.setOptionValue("primal_feasibility_tolerance", 1e-9)
     if time_limit_s is not None:
         highs.setOptionValue("time_limit", float(time_limit_s))
     highs.run()
@@ -88,18 +87,20 @@ def solve_with_highs(
     bound = max(0, int(np.ceil(info.mip_dual_bound - 0.5))) if np.isfinite(info.mip_dual_bound) else 0
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
         return HighsSolution("unknown", None, bound, None)
-    values = [round(value) for value in highs.getSolution().col_value]
-    objective = values[next(iter(rows.pipeline_time.terms))]
-    optimal = status == highspy.HighsModelStatus.kOptimal
-    return HighsSolution(
-        "optimal" if optimal else "feasible", objective, objective if optimal else bound, rows.extract(values)
-    )
+    assignment = rows.extract([round(value) for value in highs.getSolution().col_value])
+    if not is_feasible(problem, assignment):  # within HiGHS's tolerance, but not in integers
+        return HighsSolution("unknown", None, bound, None)
+    objective = max(cut_value(problem, cut, assignment) for cut in cuts)
+    if status == highspy.HighsModelStatus.kOptimal:
+        return HighsSolution("optimal", objective, min(bound, objective), assignment)
+    return HighsSolution("feasible", objective, min(bound, objective), assignment)
 
 
 def _highs(rows: LinearRows) -> Any:
     """A silent HiGHS object that holds the model."""
     highs = highspy.Highs()
     highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("log_to_console", False)
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(rows.columns), len(rows.rows)
     objective = np.zeros(len(rows.columns))
