@@ -96,11 +96,17 @@ def solve_with_highs(
     return HighsSolution("feasible", objective, min(bound, objective), assignment)
 
 
+class _SilentHighs(highspy.Highs):  # type: ignore[misc]
+    """HiGHS that is silent from the start: the constructor's last step would print a banner to standard output."""
+
+    def enableCallbacks(self) -> None:
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()
+
+
 def _highs(rows: LinearRows) -> Any:
     """A silent HiGHS object that holds the model."""
-    highs = highspy.Highs()
-    highs.setOptionValue("output_flag", False)
-    highs.setOptionValue("log_to_console", False)
+    highs = _SilentHighs()
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(rows.columns), len(rows.rows)
     objective = np.zeros(len(rows.columns))

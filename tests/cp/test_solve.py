@@ -121,6 +121,13 @@ def test_cuts_bind_exactly_the_paths_and_highs_agrees_on_the_same_cuts(seed: int
     assert solve_with_highs(problem, cuts, upper_bound=value - 1).status == "infeasible"
 
 
+def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    problem, _ = feasible_problem(1)
+    solve_stage_problem(problem)
+    solve_with_highs(problem, static_cuts(problem))
+    assert capfd.readouterr() == ("", "")
+
+
 @pytest.mark.parametrize("suffix", [".mps", ".lp"])
 def test_written_model_has_the_same_optimum(tmp_path, suffix: str) -> None:  # type: ignore[no-untyped-def]
     import highspy
