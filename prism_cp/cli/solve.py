@@ -85,7 +85,7 @@ def solve(
 def checked_plan(
     instance: Instance, result: SearchResult, *, certify: bool, time_limit_s: float | None
 ) -> tuple[Plan, list[str]]:
-    """The plan of a result, with level ``checked`` if the checker agrees; and what it objects to."""
+    """The plan of a result, with level ``checked`` if the checker agrees; and all objections."""
     from prism_cp.check import check_plan
     from prism_cp.plan_builder import build_plan
 
@@ -95,9 +95,20 @@ def checked_plan(
         from prism_cp.cli.running import unless_stopped
 
         certificate = unless_stopped(lambda: certify_result(instance, result, time_limit_s=time_limit_s))
+        if certificate is None:
+            message_console().print("certification stopped; the plan carries no further levels")
     plan = build_plan(instance, result, certificate)
     report = check_plan(plan, instance)
     if report.ok and plan.layout is not None:
         levels = ("checked", *plan.certificate.levels)
         plan = plan.model_copy(update={"certificate": plan.certificate.model_copy(update={"levels": levels})})
-    return plan, [str(finding) for finding in report.findings]
+    return plan, [*contradictions(plan), *(str(finding) for finding in report.findings)]
+
+
+def contradictions(plan: Plan) -> list[str]:
+    """What a certifying solver found that denies the claim."""
+    return [
+        f"certificate.{level}: {detail['contradiction']}"
+        for level, detail in plan.certificate.details.items()
+        if isinstance(detail, dict) and "contradiction" in detail
+    ]

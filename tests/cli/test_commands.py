@@ -11,6 +11,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -21,7 +22,7 @@ from prism_cp.cli.output import write_whole
 from prism_cp.cli.running import GentleStop, exit_code, unless_stopped
 from prism_cp.errors import ExitCode, UsageError
 from prism_cp.plan import plan_from_json
-from tests.sample_plan import INSTANCE, infeasible_plan, sample_plan, sample_result
+from tests.sample_plan import INSTANCE, Certificate, infeasible_plan, sample_plan, sample_result
 
 TINY = Path(__file__).parents[2] / "instances" / "tiny"
 PROGRAM = [sys.executable, "-c", "from prism_cp.cli.main import run; run()"]
@@ -399,6 +400,21 @@ def test_a_plan_the_checker_rejects_is_not_called_checked(command, instance_file
     assert code == ExitCode.CHECK_FAILED
     assert "objective" in messages
     assert "checked" not in json.loads(text)["certificate"]["levels"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "code"), [({}, ExitCode.PROVED), ({"contradiction": "better"}, ExitCode.CHECK_FAILED)]
+)
+def test_certificates_are_recorded_and_contradictions_reported(command, instance_file, monkeypatch, extra, code):
+    def certify(instance, result, time_limit_s=None):
+        return Certificate(("bound", "reproved"), {"reproved": {"layouts_reproved": 1, **extra}})
+
+    monkeypatch.setattr(prism_cp.search.solve, "solve_instance", lambda *_, **__: sample_result())
+    monkeypatch.setitem(sys.modules, "prism_cp.certify", SimpleNamespace(certify=certify))
+    got, text, messages = command("solve", instance_file, "--certify", "--json")
+    assert got == code
+    assert plan_from_json(text).certificate.levels == ("checked", "bound", "reproved")
+    assert ("certificate.reproved: better" in messages) == bool(extra)
 
 
 def test_explain_of_an_infeasible_plan(command, tmp_path, monkeypatch):
