@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
 from prism_cp.report.numbers import gap, seconds
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class ProgressPrinter:
                 return
             text = progress_text(progress)
             if self._status is not None:
-                self._status.update(text)
+                self._status.update(Text(text))
             elif text != self._last_text and time.monotonic() - self._last_plain_s >= PLAIN_INTERVAL_S:
                 self._last_plain_s, self._last_text = time.monotonic(), text
                 self._console.print(text, markup=False, soft_wrap=True)
