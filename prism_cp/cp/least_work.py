@@ -118,7 +118,9 @@ def _search(
     while True:
         if fresh and i == size:
             best = total[i]  # strictly better, or it would have been pruned
-            chosen[:] = 0
+            for kind in range(kinds):
+                for q in range(width):
+                    chosen[kind, q] = 0
             for j in range(size):
                 chosen[item_kind[j], item[j]] = number[j]
             fresh = False
@@ -173,21 +175,29 @@ def _over_levels(
     chosen: Int64,
 ) -> tuple[int, bool]:
     """Least work over all levels the largest transient may have; see `LeastWork.__call__`."""
+    # Plain loops on purpose: array expressions take seconds to compile.
+    kinds, width = work.shape
     best, relaxed, found_any = most + 1, most + 1, False
-    layers = max(1, counts.sum())
-    heaviest = max(1, activation.max())
-    found = np.zeros_like(work)
+    layers, heaviest = 1, 1
+    for kind in range(kinds):
+        layers += counts[kind]
+        for q in range(width):
+            heaviest = max(heaviest, activation[kind, q])
+    found = np.zeros((kinds, width), dtype=np.int64)
+    allowed = np.zeros((kinds, width), dtype=np.bool_)
     for index in range(-1, len(levels)):
         level = floor if index < 0 else levels[index]
         if index >= 0 and level <= floor:
             continue
         if room < level:
             break
-        allowed = exists & (transient <= level)
         possible = True
-        for kind in range(len(counts)):
-            if counts[kind] > 0 and not allowed[kind].any():
-                possible = False
+        for kind in range(kinds):
+            some = counts[kind] == 0
+            for q in range(width):
+                allowed[kind, q] = exists[kind, q] and transient[kind, q] <= level
+                some = some or allowed[kind, q]
+            possible = possible and some
         if not possible:
             continue
         budget = min((room - level) // live, heaviest * layers) if live > 0 else heaviest * layers
@@ -200,7 +210,9 @@ def _over_levels(
             relaxed = min(relaxed, max(0, -((-bound) >> _SHIFT)))
         if value < best:
             best, found_any = value, True
-            chosen[:] = found
+            for kind in range(kinds):
+                for q in range(width):
+                    chosen[kind, q] = found[kind, q]
     return min(best, relaxed), found_any
 
 
