@@ -37,8 +37,8 @@ def print_json(text: str) -> None:
     sys.stdout.flush()
 
 
-def check_out(path: Path) -> None:
-    """Refuse an output location that cannot work, before any time is spent.
+def check_out(path: Path, option: str = "--out") -> None:
+    """Refuse an output location that cannot work, before any time is spent; errors name `option`.
 
     Raises
     ------
@@ -48,19 +48,23 @@ def check_out(path: Path) -> None:
     try:
         target = Path(os.path.realpath(path))
         if target.is_dir():
-            raise UsageError(f"--out: {path} is a directory (accepted: a file name)")
+            raise UsageError(f"{option}: {path} is a directory (accepted: a file name)")
         if _is_device(target):
             return
         if not target.parent.is_dir():
-            raise UsageError(f"--out: folder {target.parent} does not exist (accepted: a file in an existing folder)")
+            raise UsageError(
+                f"{option}: folder {target.parent} does not exist (accepted: a file in an existing folder)"
+            )
         if not os.access(target.parent, os.W_OK | os.X_OK):
-            raise UsageError(f"--out: folder {target.parent} is not writable (accepted: a file in a writable folder)")
+            raise UsageError(
+                f"{option}: folder {target.parent} is not writable (accepted: a file in a writable folder)"
+            )
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise UsageError(f"--out: {str(path)!r}: {error} (accepted: a file name)") from error
+        raise UsageError(f"{option}: {str(path)!r}: {error} (accepted: a file name)") from error
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file completely or leave what was there: temporary file beside it, fsync, rename.
+def write_whole(path: Path, content: str | bytes, option: str = "--out") -> None:
+    """Write a file (text as UTF-8) completely or leave what was there: temporary file beside it, fsync, rename.
 
     Devices and pipes (``/dev/stdout``) are written to directly. Links are followed, an existing file keeps its mode.
 
@@ -69,19 +73,20 @@ def write_whole(path: Path, text: str) -> None:
     UsageError
         Anything the operating system refuses, e.g. a full disk.
     """
-    check_out(path)
+    check_out(path, option)
+    data = content.encode() if isinstance(content, str) else content
     target = Path(os.path.realpath(path))
     try:
         if _is_device(target):
-            with open(target, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with open(target, "wb") as stream:
+                stream.write(data)
         else:
-            _replace(target, text)
+            _replace(target, data)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise UsageError(
-            f"--out: {path} cannot be written: {error.strerror or error} (nothing was left behind; "
+            f"{option}: {path} cannot be written: {error.strerror or error} (nothing was left behind; "
             "accepted: a file on a writable disk with room)"
         ) from error
 
@@ -91,12 +96,12 @@ def _is_device(target: Path) -> bool:
     return target.exists() and not stat.S_ISREG(target.stat().st_mode) and not target.is_dir()
 
 
-def _replace(target: Path, text: str) -> None:
+def _replace(target: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.chmod(target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
