@@ -109,7 +109,7 @@ def _layout_findings(plan: Plan, layout: PlanLayout, instance: Instance, tables:
     layout_tables = tables(instance, layout.layout())
     problem = layout_tables.problem
     try:
-        assignment = _assignment(plan.virtual_stages, problem)
+        assignment = plan_assignment(plan.virtual_stages, problem)
     except ValueError as error:
         yield Finding("virtual_stages", str(error))
         return
@@ -122,8 +122,8 @@ def _layout_findings(plan: Plan, layout: PlanLayout, instance: Instance, tables:
     yield from differences({key: getattr(plan, key) for key in figures}, figures, "")
 
 
-def _assignment(stages: tuple[VirtualStagePlan, ...], problem: StageProblem) -> Assignment:
-    """Boundaries and counts as the plan's virtual stages state them; ValueError when they cannot be read."""
+def plan_assignment(stages: tuple[VirtualStagePlan, ...], problem: StageProblem) -> Assignment:
+    """Boundaries and counts as a plan's virtual stages state them; ValueError when they cannot be read."""
     if len(stages) != len(problem.virtual_stages):
         raise ValueError(f"{len(stages)} virtual stages, the schedule has {len(problem.virtual_stages)}")
     sizes: dict[int, int] = {}
