@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from prism_cp.baselines.exhaustive import exhaustive_layouts, size_of
+from prism_cp.baselines.exhaustive import count_plans, exhaustive_layouts
 from prism_cp.cp.export import solve_with_highs
 from prism_cp.cp.joint import prove_nothing_better
 from prism_cp.cp.solve import solve_stage_problem
@@ -96,16 +96,16 @@ def _cross_engine(
     problem = best.problem
     assert problem is not None
     solution = solve_stage_problem(problem, hint=best.assignment, time_limit_s=time_limit_s, seed=seed)
-    status, value, bound = solve_with_highs(problem, solution.cuts, time_limit_s)
+    highs = solve_with_highs(problem, solution.cuts, time_limit_s)
     expected = objective - problem.barrier
     details["cross-engine"] = {
-        "highs_status": status,
-        "highs_objective": value,
-        "highs_bound": bound,
+        "highs_status": highs.status,
+        "highs_objective": highs.objective,
+        "highs_bound": highs.bound,
         "cp_sat_pipeline_time": solution.pipeline_time,
         "cuts": len(solution.cuts),
     }
-    return bool(status == "optimal" and value == expected and solution.pipeline_time == expected)
+    return bool(highs.status == "optimal" and highs.objective == expected and solution.pipeline_time == expected)
 
 
 def _exhaustive(instance: Instance, objective: int, details: dict[str, Any]) -> bool:
@@ -115,7 +115,7 @@ def _exhaustive(instance: Instance, objective: int, details: dict[str, Any]) -> 
         return False
     cost_model = CostModel(instance)
     problems = [(layout, build_stage_problem(instance, layout, cost_model)) for layout in all_layouts(instance)]
-    plans = sum(size_of(problem) for _, problem in problems)
+    plans = sum(count_plans(problem) for _, problem in problems)
     if plans > MOST_EXHAUSTIVE_PLANS:
         return False
     best = exhaustive_layouts(problems)
