@@ -1,1 +1,1 @@
-"""Measured tables: whole processes, their wall time and peak memory, as Markdown under `results/`."""
+"""Benchmark room: whole `prism-cp solve` processes, their wall time and peak memory, as tables and JSON."""

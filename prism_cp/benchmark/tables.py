@@ -1,83 +1,148 @@
-"""The benchmark tables."""
+"""Benchmark room: measured rows, and how they are written as Markdown and JSON."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from prism_cp.benchmark.process import Run, environment, run_solve
-
-FAMILIES = ("moe", "dense", "ascend")
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table."""
-    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
-    lines += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join(lines)
+from prism_cp.benchmark.machine import machine, versions
+from prism_cp.benchmark.points import Point
+from prism_cp.benchmark.process import run_solve
 
 
-def measure(arguments: Sequence[str], repeats: int) -> tuple[Run, float, float]:
-    """A run, and the median wall time and largest memory over `repeats` runs."""
-    runs = [run_solve(arguments) for _ in range(repeats)]
-    return runs[-1], statistics.median(run.wall_s for run in runs), max(run.peak_gib for run in runs)
+@dataclass(frozen=True)
+class Row:
+    """One measured point; the counts and values are those of the last run.
+
+    Attributes
+    ----------
+    opened : int
+        Layouts that were not ended by the bounds over all layouts: solved, proved no better, or left open.
+    solved : int
+        Layouts whose own optimum is known.
+    walls_s, peaks_gib : list of float
+        One entry a run.
+    bound_s, step_time_s : float or None
+        Proven lower bound and best plan, seconds; None when there is none.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    status: str
+    proved: bool
+    layouts: int
+    opened: int
+    solved: int
+    walls_s: tuple[float, ...]
+    peaks_gib: tuple[float, ...]
+    bound_s: float | None
+    step_time_s: float | None
+
+    @property
+    def wall_s(self) -> float:
+        """Median over the runs."""
+        return statistics.median(self.walls_s)
+
+    @property
+    def peak_gib(self) -> float:
+        """Largest over the runs."""
+        return max(self.peaks_gib)
 
 
-def instances_table(
-    folder: Path, repeats: int, workers: int, families: Sequence[str] = FAMILIES, say: Callable[[str], None] = print
-) -> str:
-    """Every instance of the families: layouts, effort, bound and incumbent."""
+@dataclass(frozen=True)
+class Table:
+    """All rows of one benchmark and how they came about."""
+
+    command: str
+    repeats: int
+    workers: int
+    rows: tuple[Row, ...]
+
+
+def measure(
+    points: Sequence[Point], repeats: int, options: Sequence[str], say: Callable[[str], None]
+) -> tuple[Row, ...]:
+    """Run every point `repeats` times; the first point runs once more before, so that compiled kernels are cached.
+
+    Raises
+    ------
+    SolveFailed
+        A process printed no plan.
+    """
+    if points:
+        say(f"warming up on {points[0].name}")
+        run_solve([*points[0].arguments, *options])
     rows = []
-    for family in families:
-        for path in sorted((folder / family).glob("*.yaml")):
-            run, wall_s, peak_gib = measure([str(path), "--workers", str(workers)], repeats)
-            plan, search = run.plan, run.plan["search"]
-            say(f"{path.stem}: {plan['status']} in {wall_s:.1f} s")
-            rows.append(
-                [
-                    f"{family}/{path.stem}",
-                    f"{search['layouts_total']:,}",
-                    f"{search['solved'] + search['no_better']:,}",
-                    f"{wall_s:.1f}",
-                    f"{peak_gib:.2f}",
-                    _seconds(plan["bound_s"]),
-                    _seconds(plan["step_time_s"]),
-                    "yes" if plan["proved"] else "no",
-                ]
-            )
-    header = ["instance", "layouts", "opened", "wall s", "peak GiB", "bound s", "incumbent s", "proved"]
-    return markdown(header, rows) + f"\n\nMedian of {repeats} runs, {workers} worker(s). {environment()}.\n"
+    for number, point in enumerate(points, 1):
+        runs = [run_solve([*point.arguments, *options]) for _ in range(repeats)]
+        row = _row(point, [run.wall_s for run in runs], [run.peak_gib for run in runs], runs[-1].plan)
+        say(f"{number}/{len(points)}  {point.name}: {row.status}, {row.wall_s:.1f} s, {row.peak_gib:.2f} GiB")
+        rows.append(row)
+    return tuple(rows)
 
 
-def growth_table(repeats: int, workers: int, say: Callable[[str], None] = print) -> str:
-    """Layers x16, devices x64, micro-batches x64, each from one base point."""
-    base = ["--model", "llama-3.1-8b", "--cluster", "64xh100", "--gbs", "512", "--seq-len", "8192"]
-    points: list[tuple[str, list[str]]] = [("base: 32 layers, 64 devices, gbs 512", base)]
-    for factor in (4, 16):
-        points.append((f"layers x{factor}", [*base, "--set", f"model.layers.0.count={32 * factor}"]))
-    for factor in (8, 64):
-        changed = [*base, "--set", f"cluster.num_devices={64 * factor}"]
-        points.append((f"devices x{factor}", [*changed, "--set", f"job.gbs={512 * factor}"]))
-    for factor in (8, 64):
-        points.append((f"micro-batches x{factor}", [*base, "--set", f"job.gbs={512 * factor}"]))
-    rows = []
-    for name, arguments in points:
-        run, wall_s, peak_gib = measure([*arguments, "--workers", str(workers)], repeats)
-        say(f"{name}: {run.plan['status']} in {wall_s:.1f} s")
-        search = run.plan["search"]
-        rows.append(
-            [
-                name,
-                f"{search['layouts_total']:,}",
-                f"{wall_s:.1f}",
-                f"{peak_gib:.2f}",
-                _seconds(run.plan["step_time_s"]),
-                "yes" if run.plan["proved"] else "no",
-            ]
-        )
-    header = ["point", "layouts", "wall s", "peak GiB", "step time s", "proved"]
-    return markdown(header, rows) + f"\n\nMedian of {repeats} runs, {workers} worker(s). {environment()}.\n"
+def _row(point: Point, walls_s: Sequence[float], peaks_gib: Sequence[float], plan: dict[str, Any]) -> Row:
+    search = plan["search"]
+    return Row(
+        point.name,
+        point.arguments,
+        plan["status"],
+        plan["proved"],
+        search["layouts_total"],
+        search["solved"] + search["no_better"] + search["open"],
+        search["solved"],
+        tuple(round(wall_s, 3) for wall_s in walls_s),
+        tuple(round(peak_gib, 4) for peak_gib in peaks_gib),
+        plan["bound_s"],
+        plan["step_time_s"],
+    )
+
+
+HEADER = ("layouts", "opened", "solved", "wall s", "peak GiB", "bound s", "incumbent s", "proved")
+
+
+def markdown(table: Table, title: str, first_column: str) -> str:
+    """The table as Markdown, with the command that makes it again, machine and versions below."""
+    lines = [f"# {title}", "", *_grid((first_column, *HEADER), map(_cells, table.rows)), ""]
+    facts = machine()
+    memory = f", {facts['memory_gib']} GiB" if "memory_gib" in facts else ""
+    lines += [
+        f"Made with `{table.command}`.",
+        "Wall time: whole process, interpreter start included, median of "
+        f"{table.repeats} run{'s' if table.repeats > 1 else ''} after one warm-up run; peak memory: largest resident "
+        "set of one process.",
+        "Opened: layouts not ended by the bounds over all layouts; solved: those whose own optimum is known. "
+        "Proved: bound and incumbent are equal integers, or every layout is proved infeasible.",
+        "",
+        f"Machine: {facts['processor']}, {facts['cores']} cores{memory}, {facts['system']}.",
+        "Versions: " + ", ".join(f"{name} {text}" for name, text in versions().items()) + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(table: Table) -> str:
+    """The table with every single run, as indented JSON."""
+    content = {"command": table.command, "repeats": table.repeats, "workers": table.workers}
+    rows = [asdict(row) | {"wall_s": row.wall_s, "peak_gib": row.peak_gib} for row in table.rows]
+    return json.dumps(content | {"machine": machine(), "versions": versions(), "rows": rows}, indent=1) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    counts = (f"{count:,}" for count in (row.layouts, row.opened, row.solved))
+    verdict = "yes" if row.proved else "no"
+    if row.status == "infeasible":
+        verdict += " (infeasible)"
+    times = (_seconds(row.bound_s), _seconds(row.step_time_s))
+    return (row.name, *counts, f"{row.wall_s:.1f}", f"{row.peak_gib:.2f}", *times, verdict)
+
+
+def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Markdown rows; the first and the last column are text, the others numbers."""
+    rule = "|---|" + "---:|" * (len(header) - 2) + "---|"
+    return [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(cells)} |" for cells in rows)]
 
 
 def _seconds(value: float | None) -> str:
