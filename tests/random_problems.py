@@ -30,7 +30,7 @@ def random_stage_problem(
     schedule = get_schedule(rng.choice(schedules))
     while True:
         pp = rng.randint(1, max_pp)
-        vpp = 1 if schedule.name in ("gpipe", "1f1b") else 2
+        vpp = 1 if schedule.name in ("gpipe", "1f1b", "zb-h1", "dualpipe") else 2
         num_microbatches = rng.randint(1, max_microbatches)
         if schedule.why_not(pp, vpp, num_microbatches) is None:
             break

@@ -1,0 +1,436 @@
+"""Engine room: items, the ways one group of ranks can hold layers, each with the times its memory allows.
+
+An item is one composition for every piece of the group. Its *points* are the Pareto-minimal times of its virtual stages
+over all strategy multisets that fit every memory row of every rank of the group: all Pareto-maximal live vectors, the
+largest transient of the stages that are live, shared buffers, and the optimizer step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from prism_cp.engine.chain import Chain, Group
+from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, TRANSIENT, Choices, Points, pareto
+from prism_cp.pipeline import live_vectors
+from prism_cp.pipeline.program import get_program
+from prism_cp.stage_problem import StageProblem
+
+Int64 = NDArray[np.int64]
+
+POINTS_AT_ONCE = 200_000  # room for the points of one item before they are filtered
+MOST_TRIALS = 400_000  # strategy combinations looked at per item before points are merged into lower bounds
+MERGED_POINTS = 14  # per piece, when there are too many combinations
+
+
+@dataclass(frozen=True)
+class Items:
+    """All items of a group that can be part of a plan within the time limit they were made for.
+
+    Attributes
+    ----------
+    group : Group
+    choice : int64 array [items, pieces]
+        Position of every piece's composition in `Chain.pieces`.
+    base : int64 array [items, stages, 3]
+        Least forward, input-gradient and weight-gradient time over the item's points.
+    first : int64 array [items + 1]
+        Where the points of every item begin.
+    extra : int64 array [points, stages, 3]
+        Times of the points beyond `base`.
+    credit : int64 array [points, stages]
+        Hideable time, see `choices`.
+    most_hidden : int64 array [items, stages]
+    head, reduce : int64 arrays [items, ranks]
+        Time before the first forward; gradient reduction before anything is hidden.
+    pick : int64 array [points, pieces]
+        Position of every piece's point in the sorted points of its composition.
+    best : int64 array [items]
+        The point with the least work.
+    """
+
+    group: Group
+    choice: Int64
+    base: Int64
+    first: Int64
+    extra: Int64
+    credit: Int64
+    most_hidden: Int64
+    head: Int64
+    reduce: Int64
+    pick: Int64
+    best: Int64
+    vague: NDArray[np.bool_]  # [items] points merged into lower bounds
+
+    def select(self, keep: NDArray[np.bool_]) -> Items:
+        """Only some of the items."""
+        counts = np.diff(self.first)
+        points = np.repeat(keep, counts)
+        first = np.append(0, np.cumsum(counts[keep]))
+        best = (self.best - self.first[:-1])[keep] + first[:-1]
+        return Items(
+            self.group, self.choice[keep], self.base[keep], first, self.extra[points], self.credit[points],
+            self.most_hidden[keep], self.head[keep], self.reduce[keep], self.pick[points], best, self.vague[keep],
+        )  # fmt: skip
+
+
+class ItemMaker:
+    """Makes the items of every group of a stage problem for a time limit."""
+
+    def __init__(self, problem: StageProblem, chain: Chain) -> None:
+        self.problem, self.chain = problem, chain
+        self._choices: dict[tuple[int, ...], Choices] = {}
+        self._live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
+        program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
+        self.executed = np.count_nonzero(program.index[0] >= 0, axis=1).astype(np.int64)
+        self._sorted: dict[tuple[tuple[int, ...], int], Points] = {}
+
+    def points(self, piece: int, composition: int) -> Points:
+        """Points of a piece's composition, least input-gradient time first."""
+        tables = self.tables(piece)
+        key = (tables, composition)
+        if key not in self._sorted:
+            maker = self._choices.setdefault(tables, Choices(self.problem, tables))
+            points = maker.points(tuple(self.chain.vectors[composition].tolist()))
+            order = np.lexsort((points.values[:, 0, ACTIVATION], points.values[:, 0, INPUT_GRAD]))
+            self._sorted[key] = Points(
+                points.values[order], points.credit[order], points.counts[order], points.most_hidden
+            )
+        return self._sorted[key]
+
+    def tables(self, piece: int) -> tuple[int, ...]:
+        """Distinct tables the piece's virtual stages are costed with."""
+        return tuple(sorted({stage.table for stage in self.problem.virtual_stages if stage.piece == piece}))
+
+    def make(self, group: Group, limit: int) -> Items:
+        """Items whose ranks' own work stays within `limit` time units."""
+        choice, budget, head, reduce = self._combinations(group, limit)
+        stages = [self.problem.virtual_stages[i] for i in group.stages]
+        num_tables = max(len(self.tables(piece)) for piece in group.pieces)
+        used = [np.unique(choice[:, k]) for k in range(len(group.pieces))]
+        values, credit, offset, most = _stack(self, group, used, num_tables)
+        column = np.array([self.tables(s.piece).index(s.table) for s in stages], np.int64)
+        piece = np.array(group.piece_of, np.int64)
+        rank = np.array(group.rank_of, np.int64)
+        rows, transient = self._rows(group)
+        single = num_tables == 1 and _only_input_grad(values, offset)
+        if single:
+            _suffix_credit(values, credit, offset)
+        ends = np.array([(s.ends.forward, s.ends.input_grad, s.ends.weight_grad) for s in stages], np.int64)
+        bucket = np.array([self.problem.ranks[r].last_bucket for r in group.ranks], np.int64)
+        executed = self.executed[list(group.stages)]
+        hide_ends = np.array([s.ends.hideable for s in stages], np.int64)
+        parts: list[tuple[Any, ...]] = []
+        keep = []
+        room = np.empty((POINTS_AT_ONCE, len(group.pieces)), np.int64)
+        for i in range(len(choice)):
+            points = _item_points(
+                choice[i], budget[i], limit - head[i] - bucket, values, offset, piece, column, rank, rows, transient,
+                executed, ends, single, room,
+            )  # fmt: skip
+            if points is None:
+                continue
+            times, picks, vague = points
+            if times is None:
+                continue
+            keep.append(i)
+            picked = offset[piece, choice[i, piece], 0][None, :] + np.maximum(picks[:, piece], 0)
+            hidden = credit[picked, column] + hide_ends if single and not vague else None
+            highest = np.array([most[k][choice[i, k]] for k in range(len(group.pieces))])[piece, column] + hide_ends
+            parts.append((times, picks, np.tile(highest, (len(times), 1)) if hidden is None else hidden, highest, vague))
+        return _join(group, choice[keep], head[keep], reduce[keep], parts)
+
+    def _rows(self, group: Group) -> tuple[Int64, Int64]:
+        """Live micro-batches [rows, stages] of the group, and the transients of the stages' ends."""
+        rows = []
+        for position, rank in enumerate(group.ranks):
+            mine = [k for k, owner in enumerate(group.rank_of) if owner == position]
+            for live in self._live[rank]:
+                row = np.zeros(len(group.stages), np.int64)
+                row[mine] = live
+                rows.append(row)
+        ends = [self.problem.virtual_stages[i].ends.transient for i in group.stages]
+        return np.array(rows), np.array(ends, np.int64)
+
+    def _combinations(self, group: Group, limit: int) -> tuple[Int64, Int64, Int64, Int64]:
+        """Compositions [items, pieces] that pass the work and least-memory tests, with what every row leaves.
+
+        Returns also the activation budget [items, rows], and head and reduce [items, ranks].
+        """
+        problem, chain = self.problem, self.chain
+        ranks = [problem.ranks[r] for r in group.ranks]
+        shape = (1, len(ranks))
+        rows, _ = self._rows(group)
+        row_rank = np.repeat(np.arange(len(ranks)), [len(self._live[r]) for r in group.ranks])
+        choice = np.zeros((1, 0), np.int64)
+        work = np.array([[r.head + r.last_bucket for r in ranks]], np.int64)
+        static, step = np.array([[r.fixed for r in ranks]], np.int64), np.zeros(shape, np.int64)
+        head, reduce = np.array([[r.head for r in ranks]], np.int64), np.zeros(shape, np.int64)
+        active = np.zeros((1, len(rows)), np.int64)
+        held = np.zeros((1, len(ranks), problem.num_kinds), np.bool_)
+        for k, index in enumerate(group.pieces):
+            compositions = chain.pieces[index]
+            vectors = chain.vectors[compositions]
+            terms = np.zeros((6, len(compositions), len(ranks)), np.int64)
+            load = np.zeros((len(compositions), len(rows)), np.int64)
+            present = np.zeros((len(compositions), len(ranks), problem.num_kinds), np.bool_)
+            for s, stage_index in enumerate(group.stages):
+                if group.piece_of[s] != k:
+                    continue
+                stage, r = problem.virtual_stages[stage_index], group.rank_of[s]
+                kinds, e = problem.tables[stage.table], stage.ends
+                fast = np.array([min(q.forward + q.input_grad + q.weight_grad for q in c.strategies) for c in kinds])
+                small = np.array([min(q.activation for q in c.strategies) for c in kinds])
+                costs = np.array([(c.static, c.optimizer_step, c.head, c.reduce) for c in kinds], np.int64)
+                own = (e.static, e.optimizer_step, e.head, e.reduce)
+                for t in range(4):
+                    terms[t + 1, :, r] += vectors @ costs[:, t] + own[t]
+                layers = vectors @ fast + e.forward + e.input_grad + e.weight_grad
+                terms[0, :, r] += self.executed[stage_index] * layers
+                load += (vectors @ small + e.activation)[:, None] * rows[None, :, s]
+                present[:, r] |= vectors > 0
+            one = np.repeat(np.arange(len(choice)), len(compositions))
+            two = np.tile(np.arange(len(compositions)), len(choice))
+            work_new = work[one] + terms[0][two] + terms[3][two]
+            static_new, step_new = static[one] + terms[1][two], step[one] + terms[2][two]
+            active_new = active[one] + load[two]
+            capacity = np.array([r.capacity for r in ranks])
+            ok = (work_new <= limit).all(axis=1) & (static_new + step_new <= capacity).all(axis=1)
+            ok &= (active_new + static_new[:, row_rank] <= capacity[row_rank]).all(axis=1)
+            one, two = one[ok], two[ok]
+            choice = np.column_stack((choice[one], two))
+            work, static, step, active = work_new[ok], static_new[ok], step_new[ok], active_new[ok]
+            head, reduce = head[one] + terms[3][two], reduce[one] + terms[4][two]
+            held = held[one] | present[two]
+        held_memory = static + self._buffers(group, held)
+        capacity = np.array([r.capacity for r in ranks])
+        ok = (held_memory + step <= capacity).all(axis=1)
+        end_load = np.array([problem.virtual_stages[i].ends.activation for i in group.stages]) @ rows.T
+        budget = (capacity - held_memory)[:, row_rank] - end_load
+        return choice[ok], budget[ok], head[ok], reduce[ok]
+
+    def _buffers(self, group: Group, held: NDArray[np.bool_]) -> Int64:
+        """Shared buffers [items, ranks] for the kinds held [items, ranks, kinds]."""
+        total = np.zeros(held.shape[:2], np.int64)
+        for r in range(len(group.ranks)):
+            mine = {stage for stage, owner in zip(group.stages, group.rank_of, strict=True) if owner == r}
+            for buffer in self.problem.buffers:
+                if buffer.virtual_stages & mine:
+                    total[:, r] += buffer.memory
+                elif buffer.kinds:
+                    total[:, r] += buffer.memory * held[:, r, sorted(buffer.kinds)].any(axis=1)
+        return total
+
+
+def _stack(
+    maker: ItemMaker, group: Group, used: list[Int64], num_tables: int
+) -> tuple[Int64, Int64, Int64, list[dict[int, Int64]]]:
+    """Points of all used compositions one after another: values, credit, [piece, composition, (start, stop)], hidden."""
+    values, credit = [], []
+    widest = max(len(maker.chain.pieces[piece]) for piece in group.pieces)
+    offset = np.zeros((len(group.pieces), widest, 2), np.int64)
+    most: list[dict[int, Int64]] = []
+    total = 0
+    for k, piece in enumerate(group.pieces):
+        hidden = {}
+        for local in used[k].tolist():
+            points = maker.points(piece, int(maker.chain.pieces[piece][local]))
+            size, tables = points.credit.shape
+            block = np.zeros((size, num_tables, COLUMNS), np.int64)
+            block[:, :tables] = points.values
+            values.append(block)
+            padded = np.zeros((size, num_tables), np.int64)
+            padded[:, :tables] = points.credit
+            credit.append(padded)
+            hidden[local] = np.pad(points.most_hidden, (0, num_tables - tables))
+            offset[k, local] = total, total + size
+            total += size
+        most.append(hidden)
+    if not values:
+        return np.zeros((0, num_tables, COLUMNS), np.int64), np.zeros((0, num_tables), np.int64), offset, most
+    return np.concatenate(values), np.concatenate(credit), offset, most
+
+
+def _only_input_grad(values: Int64, offset: Int64) -> bool:
+    """Whether within every composition nothing but the input-gradient time differs."""
+    for start, stop in offset.reshape(-1, 2):
+        block = values[start:stop, 0, FORWARD:]
+        if stop > start and np.any(block[:, [0, 2]] != block[0, [0, 2]]):
+            return False
+    return True
+
+
+def _suffix_credit(values: Int64, credit: Int64, offset: Int64) -> None:
+    """Give every point the credit of the slower ones of its composition, which may be left out beside it."""
+    for start, stop in offset.reshape(-1, 2):
+        slow = values[start:stop, 0, INPUT_GRAD]
+        if stop > start:
+            best = np.maximum.accumulate((credit[start:stop, 0] - slow)[::-1])[::-1]
+            equal = np.searchsorted(slow, slow)  # the first of the equally slow ones
+            credit[start:stop, 0] = best[equal] + slow
+
+
+def _item_points(  # type: ignore[no-untyped-def]
+    choice, budget, work_limit, values, offset, piece, column, rank, rows, transient, executed, ends, single, room
+) -> tuple[Any, ...] | None:
+    """Times [points, stages, 3], picks [points, pieces] and whether points were merged; None when nothing fits."""
+    spans = offset[np.arange(len(choice)), choice]
+    blocks = [values[start:stop] for start, stop in spans]
+    vague = False
+    count = _enumerate(_padded(blocks), spans[:, 1] - spans[:, 0], budget, work_limit, piece, column, rank, rows,
+                       transient, executed, ends, single, MOST_TRIALS, room)  # fmt: skip
+    if count < 0:
+        vague = True
+        blocks = [_merge(block) for block in blocks]
+        lengths = np.array([len(block) for block in blocks], np.int64)
+        count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, transient,
+                           executed, ends, single, 1 << 40, room)  # fmt: skip
+        if count < 0:
+            raise AssertionError("merged points still do not fit the room for them")
+    if count == 0:
+        return None
+    picks = room[:count].copy()
+    times = np.stack(
+        [blocks[k][picks[:, k], column[s], FORWARD:] + ends[s] for s, k in enumerate(piece)], axis=1
+    )
+    flat = times.reshape(count, -1)
+    order = np.lexsort(flat.T[::-1])
+    flat = np.ascontiguousarray(flat[order])
+    kept = order[pareto(flat, np.zeros((count, 0), np.int64))]
+    if vague:
+        picks = np.full_like(picks, -1)
+    return times[kept], picks[kept], vague
+
+
+def _merge(block: Int64) -> Int64:
+    """At most `MERGED_POINTS` points: neighbours in input-gradient time replaced by their least values."""
+    most = MERGED_POINTS
+    if len(block) <= most:
+        return block
+    edges = np.arange(most) * len(block) // most
+    merged: Int64 = np.minimum.reduceat(block, edges)
+    return merged
+
+
+def _padded(blocks: list[Int64]) -> Int64:
+    longest = max(len(block) for block in blocks)
+    result = np.zeros((len(blocks), longest, *blocks[0].shape[1:]), np.int64)
+    for k, block in enumerate(blocks):
+        result[k, : len(block)] = block
+    return result
+
+
+def _join(group: Group, choice: Int64, head: Int64, reduce: Int64, parts: list[tuple[Any, ...]]) -> Items:
+    stages, pieces = len(group.stages), len(group.pieces)
+    if not parts:
+        none = np.zeros((0, stages, 3), np.int64)
+        flat = np.zeros((0, stages), np.int64)
+        empty = np.zeros(0, np.int64)
+        return Items(
+            group, choice, none, np.zeros(1, np.int64), none, flat, flat, head, reduce,
+            np.zeros((0, pieces), np.int64), empty, np.zeros(0, np.bool_),
+        )  # fmt: skip
+    first = np.append(0, np.cumsum([len(part[0]) for part in parts]))
+    times = np.concatenate([part[0] for part in parts])
+    base = np.minimum.reduceat(times, first[:-1])
+    work = times.sum(axis=(1, 2))
+    best = np.array([start + int(np.argmin(work[start:stop])) for start, stop in zip(first, first[1:], strict=False)])
+    return Items(
+        group, choice, base, first, times - np.repeat(base, np.diff(first), axis=0),
+        np.concatenate([part[2] for part in parts]), np.array([part[3] for part in parts]), head, reduce,
+        np.concatenate([part[1] for part in parts]), best, np.array([part[4] for part in parts]),
+    )  # fmt: skip
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _fits(  # type: ignore[no-untyped-def]
+    at, depth, block, least, piece, column, rows, transient, budget
+):
+    """Whether every memory row holds, pieces beyond `depth` with their least values."""
+    for row in range(len(rows)):
+        used = np.int64(0)
+        largest = np.int64(0)
+        for s in range(len(piece)):
+            live = rows[row, s]
+            if live == 0:
+                continue
+            k = piece[s]
+            if k <= depth:
+                used += live * block[k, at[k], column[s], ACTIVATION]
+                peak = block[k, at[k], column[s], TRANSIENT]
+            else:
+                used += live * least[k, column[s], ACTIVATION]
+                peak = least[k, column[s], TRANSIENT]
+            largest = max(largest, peak, transient[s])
+        if used + largest > budget[row]:
+            return False
+    return True
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _enumerate(  # type: ignore[no-untyped-def]
+    block, lengths, budget, work_limit, piece, column, rank, rows, transient, executed, ends, single, most_trials, room
+):
+    """Write the picks of all useful combinations to `room`; their number, or -1 when there are too many.
+
+    With `single` only the input-gradient time differs between a piece's points, which stand in its order, so of the
+    last piece only the fastest point that fits is of use.
+    """
+    pieces = len(lengths)
+    least = np.empty((pieces, block.shape[2], block.shape[3]), np.int64)
+    for k in range(pieces):
+        for t in range(block.shape[2]):
+            for c in range(block.shape[3]):
+                least[k, t, c] = block[k, 0, t, c]
+                for i in range(1, lengths[k]):
+                    least[k, t, c] = min(least[k, t, c], block[k, i, t, c])
+    at = np.zeros(pieces, np.int64)
+    work = np.empty(len(work_limit), np.int64)
+    last = pieces - 1
+    count = trials = 0
+    if single and _fits(at, last, block, least, piece, column, rows, transient, budget):
+        lengths = np.ones(pieces, np.int64)  # the fastest point of every piece
+    limit_last = lengths[last]
+    depth = 0
+    at[0] = -1
+    while depth >= 0:
+        at[depth] += 1
+        if at[depth] >= (limit_last if depth == last else lengths[depth]):
+            depth -= 1
+            continue
+        trials += 1
+        if trials > most_trials:
+            return -1
+        work[:] = 0
+        for s in range(len(piece)):
+            k = piece[s]
+            for c in range(3):
+                time = ends[s, c]
+                time += block[k, at[k], column[s], 2 + c] if k <= depth else least[k, column[s], 2 + c]
+                work[rank[s]] += executed[s] * time
+        slow = False
+        for r in range(len(work)):
+            slow |= work[r] > work_limit[r]
+        if slow:
+            if single:  # later points of this piece are slower still
+                depth -= 1
+            continue
+        if not _fits(at, depth, block, least, piece, column, rows, transient, budget):
+            continue
+        if depth < last:
+            depth += 1
+            at[depth] = -1
+            continue
+        if count == len(room):
+            return -1
+        room[count] = at
+        count += 1
+        if single:
+            if pieces == 2:
+                limit_last = at[last]  # with a slower first piece only a faster second one is of use
+            depth -= 1
+    return count

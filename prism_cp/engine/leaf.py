@@ -1,0 +1,70 @@
+"""Engine room: strategies of a complete choice of boundaries, and plans made from points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.tables import Tables
+from prism_cp.pipeline import Simulation, simulate
+from prism_cp.stage_problem import Assignment, StageProblem
+
+Int64 = NDArray[np.int64]
+
+
+def boundaries(tables: Tables, chosen: Sequence[int]) -> tuple[int, ...]:
+    """The boundaries of one item (numbered over all groups) per group."""
+    chain = tables.chain
+    sizes = np.zeros(tables.problem.num_pieces, np.int64)
+    for g, number in enumerate(chosen):
+        items = tables.items[g]
+        row = items.choice[number - tables.start[g]]
+        for k, piece in enumerate(items.group.pieces):
+            sizes[piece] = chain.sizes[chain.pieces[piece][row[k]]]
+    return (0, *np.cumsum(sizes).tolist())
+
+
+def assignment(
+    maker: ItemMaker, tables: Tables, chosen: Sequence[int], points: Sequence[int]
+) -> Assignment | None:
+    """The plan of one item and one of its points per group; None when a point stands for several multisets."""
+    problem, chain = tables.problem, tables.chain
+    counts: list[tuple[tuple[int, ...], ...]] = [()] * problem.num_pieces
+    for g, (number, point) in enumerate(zip(chosen, points, strict=True)):
+        items = tables.items[g]
+        row = items.choice[number - tables.start[g]]
+        for k, piece in enumerate(items.group.pieces):
+            pick = int(items.pick[point, k])
+            if pick < 0:
+                return None
+            flat = maker.points(piece, int(chain.pieces[piece][row[k]])).counts[pick].tolist()
+            if flat and flat[0] < 0:
+                return None
+            split, begin = [], 0
+            for kind in problem.tables[0]:
+                split.append(tuple(flat[begin : begin + len(kind.strategies)]))
+                begin += len(kind.strategies)
+            counts[piece] = tuple(split)
+    return Assignment(boundaries(tables, chosen), tuple(counts))
+
+
+def simulate_points(tables: Tables, chosen: Sequence[int], points: Sequence[int]) -> Simulation:
+    """The pipeline under the times of one point per group, gradient reduction hidden by its credit."""
+    problem: StageProblem = tables.problem
+    times = np.zeros((len(problem.virtual_stages), 3), np.int64)
+    head, tail = np.zeros(len(problem.ranks), np.int64), np.zeros(len(problem.ranks), np.int64)
+    for g, (number, point) in enumerate(zip(chosen, points, strict=True)):
+        items, item = tables.items[g], number - tables.start[g]
+        group = items.group
+        times[list(group.stages)] = items.base[item] + items.extra[point]
+        for r, rank in enumerate(group.ranks):
+            head[rank] = items.head[item, r]
+            hidden = sum(int(items.credit[point, s]) for s, owner in enumerate(group.rank_of) if owner == r)
+            tail[rank] = max(problem.ranks[rank].last_bucket, int(items.reduce[item, r]) - hidden)
+    return simulate(
+        problem.schedule, problem.pp, problem.vpp, problem.num_microbatches, times[:, 0].tolist(),
+        times[:, 1].tolist(), times[:, 2].tolist(), head.tolist(), tail.tolist(), problem.p2p,
+    )  # fmt: skip

@@ -1,0 +1,303 @@
+"""Engine room: the stage problem of any schedule, solved to proven optimality by walks over items.
+
+Every path of the event graph is a sum over ranks, so with integer tables of what each rank's possible share of the
+chain is worth along each path, and the least worth of the later ranks, a depth-first walk over the ranks refutes a
+target time quickly. Plans come from annealing over the boundaries; targets approach the best plan in levels; complete
+choices are simulated, and their critical paths become new cuts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
+from prism_cp.cp.objective import longest_possible
+from prism_cp.engine.anneal import Annealer
+from prism_cp.engine.chain import make_chain
+from prism_cp.engine.decide import Decision, Limits
+from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.leaf import assignment, boundaries
+from prism_cp.engine.tables import Tables, row_of
+from prism_cp.pipeline import PathCut
+from prism_cp.stage_problem import Assignment, StageProblem
+
+EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknown"]
+
+LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
+LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one after another
+FIRST_PLAN_NODES = 2_000_000
+TRIALS = 20_000
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What is known about a stage problem.
+
+    Attributes
+    ----------
+    lower_bound
+        Proven: every plan takes at least this long (time units), or, where an upper bound was given, every plan
+        within it does.
+    status
+        ``optimal``: `pipeline_time` equals the bound; ``no_better``: no plan is within the upper bound;
+        ``infeasible``: no plan exists; ``feasible`` and ``unknown``: stopped with and without a plan.
+    nodes
+        Items and totals looked at.
+    cuts
+        Paths learnt; valid for every problem of the same schedule, pp, vpp and number of micro-batches.
+    """
+
+    lower_bound: int
+    assignment: Assignment | None
+    pipeline_time: int | None
+    status: EngineStatus
+    nodes: int
+    cuts: tuple[PathCut, ...]
+
+
+def applicable(problem: StageProblem) -> bool:
+    """Whether all groups of ranks hold equally many pieces, which the tables need."""
+    chain = make_chain(problem)
+    return chain is None or len({(len(g.pieces), len(g.stages), len(g.ranks)) for g in chain.groups}) == 1
+
+
+def solve_with_engine(
+    problem: StageProblem,
+    lower_bound: int = 0,
+    upper_bound: int | None = None,
+    *,
+    hint: Assignment | None = None,
+    cuts: Sequence[PathCut] = (),
+    deadline: float | None = None,
+    node_limit: int | None = None,
+    stop: threading.Event | None = None,
+    seed: int = 0,
+) -> EngineResult:
+    """Find the plan with the smallest exact pipeline time, with proof.
+
+    Parameters
+    ----------
+    problem
+        Integer tables of one layout, under any schedule.
+    lower_bound
+        Proven elsewhere, time units.
+    upper_bound
+        Only plans with a pipeline time up to this matter.
+    hint
+        A plan to start from.
+    cuts
+        Paths known from earlier solves with the same schedule, pp, vpp and number of micro-batches.
+    deadline
+        As `time.monotonic` counts.
+    node_limit
+        Most nodes of all walks together.
+    stop
+        Once set, the search ends with what is known.
+    seed
+        Of the annealing. The same seed gives the same result unless a deadline or `stop` cuts in.
+
+    Raises
+    ------
+    ValueError
+        The problem is not `applicable`.
+    """
+    return _Engine(problem, lower_bound, upper_bound, cuts, Limits(deadline, node_limit, stop), seed).solve(hint)
+
+
+class _Engine:
+    """State of one solve."""
+
+    def __init__(
+        self,
+        problem: StageProblem,
+        lower_bound: int,
+        upper_bound: int | None,
+        cuts: Sequence[PathCut],
+        limits: Limits,
+        seed: int,
+    ) -> None:
+        self.problem, self.limits, self.seed = problem, limits, seed
+        self.longest = longest_possible(problem)
+        self.limit = self.longest if upper_bound is None else min(upper_bound, self.longest)
+        self.given_limit = upper_bound
+        self.low = lower_bound
+        self.best: Assignment | None = None
+        self.best_time: int | None = None
+        self.given = list(dict.fromkeys(cuts))
+        self.known = dict.fromkeys([*static_cuts(problem), *cuts])
+        self.num_static = len(self.known) - len(self.given)
+        self.learnt: list[PathCut] = []
+        chain = make_chain(problem)
+        self.chain = chain
+        if chain is not None:
+            if len({(len(g.pieces), len(g.stages), len(g.ranks)) for g in chain.groups}) != 1:
+                raise ValueError(f"groups of ranks hold different numbers of pieces under {problem.schedule}")
+            self.maker = ItemMaker(problem, chain)
+
+    # -- plans and bounds ----------------------------------------------------------------------------------------------
+
+    def offer(self, plan: Assignment) -> int:
+        """Take note of a plan; returns its pipeline time."""
+        simulation = evaluate(self.problem, plan)
+        value = simulation.pipeline_time
+        if value <= self.limit and (self.best_time is None or value < self.best_time):
+            if not is_feasible(self.problem, plan):
+                raise AssertionError("the engine made a plan that does not fit")
+            self.best, self.best_time = plan, value
+        return value
+
+    def cap(self) -> int:
+        """Largest pipeline time that still matters."""
+        return self.limit if self.best_time is None else self.best_time - 1
+
+    def solve(self, hint: Assignment | None) -> EngineResult:
+        """Plans first, then levels, then the last word."""
+        if self.chain is None:
+            return self._result(exhausted=True)
+        if hint is not None and is_feasible(self.problem, hint):
+            self.offer(hint)
+        tables = self._first_tables()
+        if tables is None:
+            return self._result(exhausted=self.low > self.cap())
+        return self._result(exhausted=self._close(tables))
+
+    def _result(self, exhausted: bool) -> EngineResult:
+        """The answer; with `exhausted` nothing is left within the cap."""
+        cuts = tuple([*self.given, *self.learnt])
+        status: EngineStatus
+        if exhausted and self.best_time is not None:
+            return EngineResult(self.best_time, self.best, self.best_time, "optimal", self.limits.nodes, cuts)
+        if exhausted:
+            status = "infeasible" if self.limit >= self.longest else "no_better"
+            return EngineResult(self.limit + 1, None, None, status, self.limits.nodes, cuts)
+        low = self.low if self.best_time is None else min(self.low, self.best_time)
+        if self.best_time is not None and low == self.best_time:
+            status = "optimal"
+        else:
+            status = "unknown" if self.best is None else "feasible"
+        return EngineResult(low, self.best, self.best_time, status, self.limits.nodes, cuts)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _make_tables(self, limit: int) -> Tables | None:
+        """Tables of everything within the limit; None when some group can hold nothing."""
+        assert self.chain is not None
+        items = []
+        for group in self.chain.groups:
+            items.append(self.maker.make(group, limit))
+            if not len(items[-1].choice):
+                return None
+        tables = Tables(self.problem, self.chain, items)
+        tables.add([row_of(cut, self.problem.p2p) for cut in self.known])
+        return tables
+
+    def _balanced_time(self) -> int:
+        """Work of one rank if all had the same, without recomputation: where to begin to look."""
+        table = self.problem.tables[0]
+        fast = [min(s.forward + s.input_grad + s.weight_grad for s in kind.strategies) for kind in table]
+        work = sum(fast[kind] for kind in self.problem.layers)
+        work += sum(s.ends.forward + s.ends.input_grad + s.ends.weight_grad for s in self.problem.virtual_stages[:1])
+        work += sum(s.ends.forward + s.ends.input_grad + s.ends.weight_grad for s in self.problem.virtual_stages[-1:])
+        return self.problem.num_microbatches * work // len(self.problem.ranks)
+
+    def _first_tables(self) -> Tables | None:
+        """Tables of everything up to a limit at which a plan is known, after raising the bound to what was refuted.
+
+        None: nothing is left, or stopped.
+        """
+        balanced = self._balanced_time()
+        steps = [int(balanced * step) for step in LIMIT_STEPS]
+        for limit in [*(step for step in steps if self.low <= step < self.cap()), self.cap()]:
+            if self.best_time is not None and limit < self.cap():
+                continue
+            if limit < self.low:
+                return None
+            if self.limits.reached():
+                return None
+            tables = self._make_tables(limit)
+            if tables is None:
+                self.low = max(self.low, limit + 1)
+                continue
+            verdict = self._find_plan(tables, limit)
+            if verdict is False:
+                self.low = max(self.low, limit + 1)
+                continue
+            if self.best_time is None and limit < self.cap():
+                continue
+            return self._reduced(tables, self.cap())
+        return None
+
+    def _find_plan(self, tables: Tables, limit: int) -> bool | None:
+        """A first plan within the limit, then better ones by annealing. False: there is none."""
+        if self.best_time is None:
+            allowed = Limits(self.limits.deadline, self.limits.nodes + FIRST_PLAN_NODES, self.limits.stop)
+            allowed.nodes = self.limits.nodes
+            decision = Decision(self.maker, tables, self.known, self.offer)
+            verdict = decision.run(limit, allowed, lambda: self.best_time, first_only=True)
+            self.limits.nodes = allowed.nodes
+            self.learnt += decision.learnt
+            if verdict is False:
+                return False
+        self._anneal(tables)
+        return True
+
+    def _anneal(self, tables: Tables) -> None:
+        if self.problem.num_pieces < 2:
+            return
+        annealer = Annealer(tables)
+        if self.best is not None:
+            start = np.array(self.best.boundaries, np.int64)
+        else:
+            start = np.arange(self.problem.num_pieces + 1) * len(self.problem.layers) // self.problem.num_pieces
+        kept, count = annealer.run(start.astype(np.int64), TRIALS, self.seed)
+        paths = []
+        for row in kept[:count]:
+            chosen = annealer.items_of(row)
+            assert chosen is not None, "annealing kept boundaries that do not fit"
+            points = [int(tables.items[g].best[n - tables.start[g]]) for g, n in enumerate(chosen)]
+            plan = assignment(self.maker, tables, chosen.tolist(), points)
+            if plan is None:
+                continue
+            assert plan.boundaries == boundaries(tables, chosen.tolist())
+            self.offer(plan)
+            paths.append(evaluate(self.problem, plan).critical_path)
+        new = [path for path in dict.fromkeys(paths) if path not in self.known]
+        self.known.update(dict.fromkeys(new))
+        self.learnt += new
+        tables.add([row_of(path, self.problem.p2p) for path in new])
+
+    def _reduced(self, tables: Tables, target: int) -> Tables:
+        """Only items that can be part of a plan within the target."""
+        while True:
+            limits = np.array([row.scale for row in tables.rows], np.int64) * target
+            mask = tables.useful(limits)
+            if mask.all():
+                return tables
+            before = len(mask)
+            tables = tables.keep(mask)
+            if mask.sum() > 0.9 * before or not mask.any():
+                return tables
+
+    def _close(self, tables: Tables) -> bool:
+        """Levels, then the cap itself; whether nothing is left within the cap."""
+        for level in (*LEVELS, 0.0):
+            if self.low > self.cap():
+                return True
+            target = min(self.cap(), int(self.cap() * (1 - level)))
+            if target < self.low:
+                continue
+            smaller = self._reduced(tables, target)
+            decision = Decision(self.maker, smaller, self.known, self.offer)
+            verdict = decision.run(target, self.limits, lambda: self.best_time)
+            self.learnt += decision.learnt
+            tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt])
+            if verdict is False:
+                self.low = max(self.low, min(target, self.cap()) + 1)
+            if self.limits.reached():
+                return self.low > self.cap()
+        return self.low > self.cap()

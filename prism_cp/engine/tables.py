@@ -1,0 +1,322 @@
+"""Engine room: what every item is worth under every cut, and the least worth of all later groups.
+
+A cut is a path of the event graph, or a non-negative integer combination of paths. It is a sum over groups, so every
+item has an exact least value under it (over its points). `after[g, state, cut]` is the least value of groups g.. on the
+layers that are left; a partial choice is of no use as soon as its value plus that exceeds a cut's limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from prism_cp.engine.chain import Chain
+from prism_cp.engine.items import Items
+from prism_cp.pipeline import PathCut
+from prism_cp.stage_problem import StageProblem
+
+Int64 = NDArray[np.int64]
+
+IMPOSSIBLE = 1 << 60
+STEP = 256  # columns added at once when the tables grow
+
+
+@dataclass(frozen=True)
+class Row:
+    """Coefficients of a cut. Its value of a plan is at most `scale` times the pipeline time.
+
+    Attributes
+    ----------
+    times : int64 array [virtual stages, 3]
+        Of forward, input-gradient and weight-gradient times.
+    head, tail : int64 arrays [ranks]
+    constant : int
+        Transfers, in time units.
+    scale : int
+    """
+
+    times: Int64
+    head: Int64
+    tail: Int64
+    constant: int
+    scale: int
+
+
+def row_of(cut: PathCut, p2p: int) -> Row:
+    """A path as a row."""
+    times = np.array([cut.forward, cut.input_grad, cut.weight_grad], np.int64).T
+    return Row(times, np.array(cut.head, np.int64), np.array(cut.tail, np.int64), cut.p2p * p2p, 1)
+
+
+class Tables:
+    """Values and suffix tables of the items of all groups, which stand one group after another.
+
+    Attributes
+    ----------
+    start : int64 array [groups + 1]
+        First item of every group.
+    item_delta : int64 array [items]
+        Which of its group's distinct totals of layers an item takes; items are sorted by it.
+    delta_start : int64 array [groups + 1]
+    delta_item : int64 array [deltas + 1]
+        First item of every delta.
+    down : int32 array [deltas, states]
+        State after the layers of a delta are taken; -1 where too few are left.
+    worth : int64 array [items, columns]
+    least : int64 array [deltas, columns]
+        Least worth over the items that take the same layers.
+    after : int64 array [groups + 1, states, columns]
+    rows : list of Row
+        One per used column.
+    """
+
+    def __init__(self, problem: StageProblem, chain: Chain, items: Sequence[Items]) -> None:
+        self.problem, self.chain = problem, chain
+        self.items = [_by_delta(chain, each) for each in items]
+        self.start = np.append(0, np.cumsum([len(each.choice) for each in self.items]))
+        numbers, downs, firsts = [], [], []
+        for g, each in enumerate(self.items):
+            distinct, first, number = np.unique(
+                chain.state(_totals(chain, each)), return_index=True, return_inverse=True
+            )
+            numbers.append(number.reshape(-1))
+            downs.append(chain.steps_down(_totals(chain, each)[first]).T.reshape(len(distinct), chain.num_states))
+            firsts.append(first + self.start[g])
+        self.item_delta = np.concatenate(numbers).astype(np.int64)
+        self.delta_start = np.append(0, np.cumsum([len(down) for down in downs]))
+        self.delta_item = np.append(np.concatenate(firsts), self.start[-1]).astype(np.int64)
+        self.down = np.ascontiguousarray(np.concatenate(downs))
+        self.rows: list[Row] = []
+        self.worth = np.zeros((int(self.start[-1]), 0), np.int64)
+        self.least = np.zeros((len(self.down), 0), np.int64)
+        self.after = np.zeros((len(self.items) + 1, chain.num_states, 0), np.int64)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append cuts."""
+        first = len(self.rows)
+        self.rows += rows
+        stop = len(self.rows)
+        if stop > self.after.shape[2]:
+            columns = (stop // STEP + 1) * STEP
+            self.worth, self.least, self.after = (
+                np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, columns - array.shape[-1])])
+                for array in (self.worth, self.least, self.after)
+            )
+        for g in range(len(self.items)):
+            self.worth[self.start[g] : self.start[g + 1], first:stop] = self.group_worth(g, rows)
+        self._sum_up(first, stop)
+
+    def group_worth(self, g: int, rows: Sequence[Row]) -> Int64:
+        """Least worth [items, rows] of a group's items."""
+        items = self.items[g]
+        out = np.zeros((len(items.choice), len(rows)), np.int64)
+        if len(rows):
+            varies = np.flatnonzero(items.extra.any(axis=0).reshape(-1))
+            _worth(
+                items.first, items.base, items.extra, items.credit, items.most_hidden, items.head, items.reduce,
+                *self._row_arrays(items, rows), varies, out,
+            )  # fmt: skip
+        return out
+
+    def point_worth(self, g: int, item: int, rows: Sequence[Row]) -> Int64:
+        """Worth [points, rows] of every single point of a group's item."""
+        items = self.items[g]
+        start, stop = int(items.first[item]), int(items.first[item + 1])
+        out = np.empty((stop - start, len(rows)), np.int64)
+        _points(
+            items.base[item], items.extra[start:stop], items.credit[start:stop], items.most_hidden[item],
+            items.head[item], items.reduce[item], *self._row_arrays(items, rows), out,
+        )  # fmt: skip
+        return out
+
+    def _row_arrays(self, items: Items, rows: Sequence[Row]) -> tuple[Int64, ...]:
+        stages, ranks = list(items.group.stages), list(items.group.ranks)
+        return (
+            np.array(items.group.rank_of, np.int64),
+            np.array([self.problem.ranks[r].last_bucket for r in ranks], np.int64),
+            np.array([row.times[stages] for row in rows], np.int64).reshape(len(rows), len(stages), 3),
+            np.array([row.head[ranks] for row in rows], np.int64).reshape(len(rows), len(ranks)),
+            np.array([row.tail[ranks] for row in rows], np.int64).reshape(len(rows), len(ranks)),
+        )
+
+    def _sum_up(self, first: int, stop: int) -> None:
+        """Least worth by delta and suffix tables of the columns first..stop."""
+        if stop == first:
+            return
+        _least(self.delta_item, self.worth, self.least, first, stop)
+        self.after[-1, :, first:stop] = IMPOSSIBLE
+        self.after[-1, 0, first:stop] = [row.constant for row in self.rows[first:stop]]
+        for g in range(len(self.items) - 1, -1, -1):
+            low, high = self.delta_start[g], self.delta_start[g + 1]
+            _after(self.down[low:high], self.least[low:high], self.after[g + 1], self.after[g], first, stop)
+
+    def useful(self, limits: Int64) -> NDArray[np.bool_]:
+        """Items [items] that some choice of the other groups could complete, cut by cut, within the limits."""
+        columns = len(self.rows)
+        before = np.full_like(self.after, IMPOSSIBLE)
+        before[0, -1, :columns] = 0
+        for g in range(len(self.items)):
+            low, high = self.delta_start[g], self.delta_start[g + 1]
+            _before(self.down[low:high], self.least[low:high], before[g], before[g + 1], columns)
+        mask = np.zeros(len(self.worth), np.bool_)
+        for g in range(len(self.items)):
+            low, high = self.start[g], self.start[g + 1]
+            _useful(
+                self.item_delta[low:high], self.down[self.delta_start[g] : self.delta_start[g + 1]],
+                self.worth[low:high], before[g], self.after[g + 1], limits, columns, mask[low:high],
+            )  # fmt: skip
+        return mask
+
+    def keep(self, mask: NDArray[np.bool_]) -> Tables:
+        """Tables of some of the items only, with the same cuts."""
+        parts = [mask[self.start[g] : self.start[g + 1]] for g in range(len(self.items))]
+        smaller = Tables(
+            self.problem, self.chain, [each.select(part) for each, part in zip(self.items, parts, strict=True)]
+        )
+        smaller.rows = list(self.rows)
+        columns = self.after.shape[2]
+        smaller.worth = np.ascontiguousarray(self.worth[mask])
+        smaller.least = np.zeros((len(smaller.down), columns), np.int64)
+        smaller.after = np.zeros((*self.after.shape[:2], columns), np.int64)
+        smaller._sum_up(0, len(smaller.rows))
+        return smaller
+
+
+def _totals(chain: Chain, items: Items) -> Int64:
+    total = np.zeros((len(items.choice), chain.digits.shape[1]), np.int64)
+    for k, piece in enumerate(items.group.pieces):
+        total += chain.digits[chain.pieces[piece][items.choice[:, k]]]
+    return total
+
+
+def _by_delta(chain: Chain, items: Items) -> Items:
+    """The items sorted by the layers they take."""
+    order = np.argsort(chain.state(_totals(chain, items)), kind="stable")
+    counts = np.diff(items.first)[order]
+    first = np.append(0, np.cumsum(counts))
+    points = np.repeat(items.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
+    best = (items.best - items.first[:-1])[order] + first[:-1]
+    return Items(
+        items.group, items.choice[order], items.base[order], first, items.extra[points], items.credit[points],
+        items.most_hidden[order], items.head[order], items.reduce[order], items.pick[points], best,
+        items.vague[order],
+    )  # fmt: skip
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _tail(p, r, weight, credit, most_hidden, reduce, rank_of, bucket, times, x):  # type: ignore[no-untyped-def]
+    """Least tail of rank r along cut x: hidden time counts as credit only where the path pays for what it saves."""
+    hidden = np.int64(0)
+    for s in range(len(rank_of)):
+        if rank_of[s] == r:
+            hidden += credit[p, s] if times[x, s, 1] >= weight else most_hidden[s]
+    return weight * max(bucket[r], reduce[r] - hidden)
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _worth(  # type: ignore[no-untyped-def]
+    first, base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, varies, out
+):
+    rows, stages = times.shape[0], times.shape[1]
+    ranks = len(bucket)
+    for x in range(rows):
+        with_tail = False
+        for r in range(ranks):
+            with_tail |= tails[x, r] > 0
+        for i in range(len(base)):
+            value = np.int64(0)
+            for s in range(stages):
+                for c in range(3):
+                    value += times[x, s, c] * base[i, s, c]
+            for r in range(ranks):
+                value += heads[x, r] * head[i, r]
+            best = np.int64(1) << 60
+            for p in range(first[i], first[i + 1]):
+                more = np.int64(0)
+                for v in varies:
+                    more += times[x, v // 3, v % 3] * extra[p, v // 3, v % 3]
+                if with_tail:
+                    for r in range(ranks):
+                        if tails[x, r] > 0:
+                            more += _tail(
+                                p, r, tails[x, r], credit, most_hidden[i], reduce[i], rank_of, bucket, times, x
+                            )
+                best = min(best, more)
+            out[i, x] = value + best
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _points(  # type: ignore[no-untyped-def]
+    base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, out
+):
+    for x in range(times.shape[0]):
+        for p in range(len(extra)):
+            value = np.int64(0)
+            for s in range(times.shape[1]):
+                for c in range(3):
+                    value += times[x, s, c] * (base[s, c] + extra[p, s, c])
+            for r in range(len(bucket)):
+                value += heads[x, r] * head[r]
+                if tails[x, r] > 0:
+                    value += _tail(p, r, tails[x, r], credit, most_hidden, reduce, rank_of, bucket, times, x)
+            out[p, x] = value
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _least(delta_item, worth, least, first, stop):  # type: ignore[no-untyped-def]
+    least[:, first:stop] = np.int64(1) << 60
+    for delta in range(len(least)):
+        for i in range(delta_item[delta], delta_item[delta + 1]):
+            for x in range(first, stop):
+                least[delta, x] = min(least[delta, x], worth[i, x])
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _after(down, least, following, after, first, stop):  # type: ignore[no-untyped-def]
+    impossible = np.int64(1) << 60
+    after[:, first:stop] = impossible
+    for delta in range(down.shape[0]):
+        for state in range(down.shape[1]):
+            rest = down[delta, state]
+            if rest < 0 or following[rest, first] >= impossible:
+                continue
+            for x in range(first, stop):
+                after[state, x] = min(after[state, x], least[delta, x] + following[rest, x])
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _before(down, least, previous, before, columns):  # type: ignore[no-untyped-def]
+    impossible = np.int64(1) << 60
+    for delta in range(down.shape[0]):
+        for state in range(down.shape[1]):
+            rest = down[delta, state]
+            if rest < 0 or previous[state, 0] >= impossible:
+                continue
+            for x in range(columns):
+                before[rest, x] = min(before[rest, x], least[delta, x] + previous[state, x])
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _useful(item_delta, down, worth, before, after, limits, columns, mask):  # type: ignore[no-untyped-def]
+    impossible = np.int64(1) << 60
+    for i in range(len(item_delta)):
+        killer = 0  # the cut that told last is tried first
+        for state in range(down.shape[1]):
+            rest = down[item_delta[i], state]
+            if rest < 0 or before[state, 0] >= impossible or after[rest, 0] >= impossible:
+                continue
+            if before[state, killer] + worth[i, killer] + after[rest, killer] > limits[killer]:
+                continue
+            fits = True
+            for x in range(columns):
+                if before[state, x] + worth[i, x] + after[rest, x] > limits[x]:
+                    fits = False
+                    killer = x
+                    break
+            if fits:
+                mask[i] = True
+                break
