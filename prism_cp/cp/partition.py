@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.cp.exact import LiveVectors
-from prism_cp.cp.least_work import LeastWork
+from prism_cp.partition.least_work import LeastWork
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, KindCosts, StageProblem
 

@@ -23,6 +23,7 @@ import numpy as np
 from numba import njit
 
 SLACK = 1e-9
+BRACKETS = 3
 GPIPE = 0
 ONE_F_ONE_B = 1
 
@@ -130,7 +131,7 @@ def work_bounds(kind_cost, first_end, last_end, prefix_counts, ranks, micro_batc
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
+def convex_hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
     """Lower convex hull of (activation, cost), from the fastest point to the one with least activation."""
     order = np.argsort(activation, kind="mergesort")
     size = 0
@@ -153,7 +154,7 @@ def _hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _relaxed_cost(counts, hull_a, hull_c, size, budget):  # type: ignore[no-untyped-def]
+def relaxed_cost(counts, hull_a, hull_c, size, budget):  # type: ignore[no-untyped-def]
     """Least time of the layers with fractional strategies and total activation at most `budget`; -1: impossible."""
     kinds = len(counts)
     used = 0.0
@@ -192,8 +193,84 @@ def _relaxed_cost(counts, hull_a, hull_c, size, budget):  # type: ignore[no-unty
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
+def transient_brackets(transient, lows, tops):  # type: ignore[no-untyped-def]
+    """Split all transients at their widest gaps into at most ``len(lows)`` brackets; returns their number.
+
+    A plan's largest transient on a rank lies in one bracket: it is at least the bracket's low, and no strategy above
+    its top is used. Unused entries of `transient` are negative.
+    """
+    values = np.sort(transient[transient >= 0])
+    count = 0
+    cuts = np.zeros(len(lows) - 1, np.int64)
+    for _ in range(len(lows) - 1):
+        best, widest = -1, 0.0
+        for i in range(1, len(values)):
+            taken = False
+            for j in range(count):
+                taken |= cuts[j] == i
+            if not taken and values[i] - values[i - 1] > widest:
+                best, widest = i, values[i] - values[i - 1]
+        if best < 0:
+            break
+        cuts[count] = best
+        count += 1
+    cuts = np.sort(cuts[:count])
+    start = 0
+    for bracket in range(count + 1):
+        stop = cuts[bracket] if bracket < count else len(values)
+        lows[bracket], tops[bracket] = values[start], values[stop - 1]
+        start = stop
+    return count + 1
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def bracket_hulls(transient, activation, cost, lows, tops, hull_a, hull_c, size):  # type: ignore[no-untyped-def]
+    """Convex hulls per bracket and kind of the strategies that a bracket allows; returns the number of brackets.
+
+    ``size[bracket, kind]`` is 0 where a kind has no strategy.
+    """
+    kinds, strategies = cost.shape
+    number = transient_brackets(transient.ravel(), lows, tops)
+    some_a, some_c = np.zeros(strategies), np.zeros(strategies)
+    for bracket in range(number):
+        for k in range(kinds):
+            n = 0
+            for q in range(strategies):
+                if 0 <= transient[k, q] <= tops[bracket]:
+                    some_a[n], some_c[n] = activation[k, q], cost[k, q]
+                    n += 1
+            size[bracket, k] = convex_hull(some_a[:n], some_c[:n], hull_a[bracket, k], hull_c[bracket, k]) if n else 0
+    return number
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def least_cost(counts, number, lows, hull_a, hull_c, size, room, floor, live, end_activation):  # type: ignore[no-untyped-def]
+    """Least relaxed time over the brackets; -1: impossible.
+
+    `room` is the memory for activations and transients, `floor` the transient that is needed anyway.
+    """
+    layers = 0.0
+    for k in range(len(counts)):
+        layers += counts[k]
+    if layers == 0:
+        return 0.0 if room >= floor and (room - floor) / live >= end_activation else -1.0
+    best = -1.0
+    for bracket in range(number):
+        missing = False
+        for k in range(len(counts)):
+            missing |= counts[k] > 0 and size[bracket, k] == 0
+        left = room - max(lows[bracket], floor)
+        if missing or left < 0:
+            continue
+        cost = relaxed_cost(counts, hull_a[bracket], hull_c[bracket], size[bracket], left / live - end_activation)
+        if cost >= 0 and (best < 0 or cost < best):
+            best = cost
+    return best
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def possible(  # type: ignore[no-untyped-def]
-    targets, prefix_counts, cost, forward, activation, transient, static, ends, ranks_table, shape, buffers_kind
+    targets, prefix_counts, cost, forward, activation, transient, static, step, buffers_kind, ends, ranks_table, shape
 ):
     """Whether a plan within the target cannot be excluded, per layout.
 
@@ -204,8 +281,10 @@ def possible(  # type: ignore[no-untyped-def]
     prefix_counts : int64[kinds, length + 1]
     cost, activation : float64[layouts, kinds, strategies]
         f + b + w in seconds; bytes per live micro-batch.
-    forward, transient, static, buffers_kind : float64[layouts, kinds]
-        Least forward time; least transient over strategies; state bytes; bytes paid once per rank with that kind.
+    transient : float64[layouts, kinds, strategies]
+        Bytes while a layer's backward runs; negative where a kind has fewer strategies.
+    forward, static, step, buffers_kind : float64[layouts, kinds]
+        Least forward time; state bytes; bytes of the optimizer step; bytes paid once per rank with that kind.
     ends : float64[layouts, 2, 4]
         For the first and the last rank: time, activation, transient, static with buffers.
     ranks_table : float64[layouts, 4]
@@ -216,18 +295,18 @@ def possible(  # type: ignore[no-untyped-def]
     n, kinds, strategies = cost.shape
     length = prefix_counts.shape[1] - 1
     answer = np.zeros(n, np.bool_)
-    hull_a = np.zeros((kinds, strategies))
-    hull_c = np.zeros((kinds, strategies))
-    size = np.zeros(kinds, np.int64)
+    hull_a = np.zeros((BRACKETS, kinds, strategies))
+    hull_c = np.zeros((BRACKETS, kinds, strategies))
+    size = np.zeros((BRACKETS, kinds), np.int64)
+    lows, tops = np.zeros(BRACKETS), np.zeros(BRACKETS)
     base = np.zeros(length + 1)
     counts = np.zeros(kinds)
     for row in range(n):
-        for k in range(kinds):
-            size[k] = _hull(activation[row, k], cost[row, k], hull_a[k], hull_c[k])
+        number = bracket_hulls(transient[row], activation[row], cost[row], lows, tops, hull_a, hull_c, size)
         for x in range(length + 1):
             base[x] = 0.0
             for k in range(kinds):
-                base[x] += prefix_counts[k, x] * hull_c[k, 0]
+                base[x] += prefix_counts[k, x] * hull_c[number - 1, k, 0]
         schedule, p, m, least_layers = shape[row]
         target = targets[row] * (1 + SLACK) + SLACK - ranks_table[row, 2]
         lat = ranks_table[row, 3]
@@ -256,18 +335,18 @@ def possible(  # type: ignore[no-untyped-def]
                 lowest = start if first or last else start + least_layers
                 for stop in range(length if last else lowest, length + 1):
                     held = ranks_table[row, 1] + end_static
-                    peak = end_transient
-                    f = 0.0
+                    stepping = 0.0
                     for k in range(kinds):
                         counts[k] = prefix_counts[k, stop] - prefix_counts[k, start]
                         if counts[k]:
                             held += counts[k] * static[row, k] + buffers_kind[row, k]
-                            peak = max(peak, transient[row, k])
-                            f += counts[k] * forward[row, k]
-                    room = ranks_table[row, 0] - held - peak
-                    if room < 0:
+                            stepping += counts[k] * step[row, k]
+                    if held + stepping > ranks_table[row, 0]:
                         break
-                    c = _relaxed_cost(counts, hull_a, hull_c, size, room / live - end_activation)
+                    c = least_cost(
+                        counts, number, lows, hull_a, hull_c, size, ranks_table[row, 0] - held, end_transient, live,
+                        end_activation,
+                    )  # fmt: skip
                     if c < 0:
                         break
                     c += end_time

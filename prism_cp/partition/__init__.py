@@ -1,10 +1,9 @@
-"""Bounds and plans of one stage problem by dynamic programming over the stage boundaries.
+"""Bounds and plans of one stage problem over its boundaries, for schedules with one piece per rank in forward order.
 
-For schedules with one piece per rank in forward order. `fronts` holds, per kind and number of layers, the Pareto
-points of activation memory against time over all strategy counts; `bound` walks the ranks and asks which boundaries a
-target step time leaves reachable. The result is a proven lower bound and usually a plan that meets it.
+`least_work` is the exact knapsack of one rank, `items` the table of every rank's possible pieces, `walk` the dynamic
+program over ranks, `bound` its lower bound with a plan, `boundary_search` the depth-first search that closes the rest.
 """
 
-from prism_cp.partition.bound import PartitionBound, partition_bound
+from prism_cp.partition.bound import PartitionBound, applicable, partition_bound
 
-__all__ = ["PartitionBound", "partition_bound"]
+__all__ = ["PartitionBound", "applicable", "partition_bound"]

@@ -21,9 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from prism_cp.partition.bound import NOT_POSSIBLE, ItemTables, applicable, item_tables, walk_assignment
-from prism_cp.pipeline import PathCut, pipeline_time, simulate, static_cuts
-from prism_cp.stage_problem import Assignment, StageProblem, stage_times
+from prism_cp.partition.bound import applicable, plan_of, simulated_time
+from prism_cp.partition.items import NOT_POSSIBLE, ItemTables
+from prism_cp.partition.walk import Walk
+from prism_cp.pipeline import PathCut, simulate, static_cuts
+from prism_cp.stage_problem import Assignment, StageProblem
 
 EXHAUSTED, LEAF, NODE_LIMIT = 0, 1, 2
 NODES_PER_SLICE = 400_000
@@ -75,14 +77,26 @@ class BoundarySearch:
         The walk over ranks does not describe the problem, or a forward time depends on the strategy.
     """
 
-    def __init__(self, problem: StageProblem, upper_bound: int) -> None:
+    def __init__(self, problem: StageProblem, upper_bound: int, known: Sequence[PathCut] = ()) -> None:
         if not searchable(problem):
             raise ValueError("boundary search needs one piece per rank and forward times that no strategy changes")
         self.problem = problem
-        self.tables = item_tables(problem, upper_bound, exact=True)
-        self.cuts: dict[PathCut, None] = dict.fromkeys([*static_cuts(*_key(problem)), *window_cuts(problem)])
+        self.tables = ItemTables(problem, upper_bound)
+        self.tables.make_exact(Walk(self.tables).alive(upper_bound))
+        # what cannot lie on a plan within the upper bound is out for good
+        dead = ~Walk(self.tables).alive(upper_bound)
+        self.tables.items[dead] = NOT_POSSIBLE
+        self.cuts: dict[PathCut, None] = {}
         self.nodes = 0
         self._forward, self._head, self._tail = _item_parts(self.tables)
+        self._ends = np.array([stage.ends.forward for stage in problem.virtual_stages], np.int64)
+        possible = self.tables.items < NOT_POSSIBLE
+        length = len(problem.layers)
+        self._first = np.where(possible.any(axis=2), possible.argmax(axis=2), length + 1)
+        self._last = length - possible[:, :, ::-1].argmax(axis=2)
+        self._rows = np.zeros((0, problem.pp, 4), np.int64)
+        self._after = np.zeros((0, problem.pp + 1, length + 1), np.int64)
+        self._learn([*static_cuts(*_key(problem)), *window_cuts(problem), *known])
 
     def decide(
         self, target: int, node_limit: int, deadline: float | None, stop: threading.Event | None
@@ -96,12 +110,15 @@ class BoundarySearch:
         chosen = np.zeros(self.problem.pp + 1, np.int64)
         restart, resume = True, False
         last_nodes = self.nodes + node_limit
+        pointer = np.full(self.problem.pp, -1, np.int64)
         while True:
-            if restart:
-                data = self._search_data(target)
+            if restart:  # from the root, with the new cut first
                 restart, resume = False, False
-                pointer = np.full(self.problem.pp, -1, np.int64)
-            state, used = _search(target, *data, chosen, pointer, resume, NODES_PER_SLICE)
+                pointer[:] = -1
+            state, used = _search(
+                target, self._rows, self._after, self.tables.items, self._forward, self._ends, self._head, self._tail,
+                chosen, pointer, resume, NODES_PER_SLICE,
+            )  # fmt: skip
             self.nodes += int(used)
             resume = True
             if state == EXHAUSTED:
@@ -135,37 +152,33 @@ class BoundarySearch:
         if best_case.pipeline_time > target:
             if best_case.critical_path in self.cuts:
                 raise AssertionError("the search passed a path it knows")
-            self.cuts[best_case.critical_path] = None
+            self._learn([best_case.critical_path])
             return False, None, None
-        assignment = walk_assignment(self.tables, bounds)
+        assignment = plan_of(self.tables, bounds)
         if assignment is None:
             return None, None, None
-        times = stage_times(problem, assignment)
-        value = pipeline_time(
-            *_key(problem), times.forward, times.input_grad, times.weight_grad, times.head, times.tail, times.p2p
-        )
+        value = simulated_time(problem, assignment)
         return (True if value <= target else None), assignment, value
 
-    def _search_data(self, target: int) -> tuple[np.ndarray, ...]:
-        """Cut coefficients and suffix tables for the inner loop, most telling cuts first."""
-        cuts = list(self.cuts)
-        p = self.problem.pp
-        rows = np.zeros((len(cuts), p, 4), np.int64)
+    def _learn(self, cuts: Sequence[PathCut]) -> None:
+        """Tabulate new cuts: coefficients, and least values over the later ranks; the most telling ones come first."""
+        cuts = [cut for cut in cuts if cut not in self.cuts]
+        if not cuts:
+            return
+        self.cuts.update(dict.fromkeys(cuts))
+        rows = np.zeros((len(cuts), self.problem.pp, 4), np.int64)
         const = np.zeros(len(cuts), np.int64)
         for x, cut in enumerate(cuts):
-            backward = np.maximum(cut.input_grad, cut.weight_grad)
-            if not np.array_equal(cut.input_grad, cut.weight_grad):
-                backward = np.minimum(cut.input_grad, cut.weight_grad)  # still a lower bound
-            rows[x, :, 0], rows[x, :, 1] = cut.forward, backward
+            # whole backwards: the two parts go together; where they do not, the smaller is a valid bound
+            rows[x, :, 0], rows[x, :, 1] = cut.forward, np.minimum(cut.input_grad, cut.weight_grad)
             rows[x, :, 2], rows[x, :, 3] = cut.head, cut.tail
             const[x] = cut.p2p * self.problem.p2p
-        ends = np.array([stage.ends.forward for stage in self.problem.virtual_stages], np.int64)
-        after = _suffix_tables(rows, const, self.tables.items, self._forward, ends, self._head, self._tail)
+        after = _suffix_tables(
+            rows, const, self.tables.items, self._forward, self._ends, self._head, self._tail, self._first, self._last
+        )
         order = np.argsort(-after[:, 0, 0], kind="stable")
-        return (
-            np.ascontiguousarray(rows[order]), np.ascontiguousarray(after[order]), self.tables.items, self._forward,
-            ends, self._head, self._tail,
-        )  # fmt: skip
+        self._rows = np.concatenate([rows[order], self._rows])
+        self._after = np.concatenate([after[order], self._after])
 
 
 def searchable(problem: StageProblem) -> bool:
@@ -190,8 +203,7 @@ def search_boundaries(
     Returns a lower bound of ``upper_bound + 1`` when no plan is within it. Targets are bisected; every refuted target
     raises the bound, every plan lowers the upper end.
     """
-    search = BoundarySearch(problem, upper_bound)
-    search.cuts.update(dict.fromkeys(known))
+    search = BoundarySearch(problem, upper_bound, known)
     best: Assignment | None = None
     best_time: int | None = None
     low, high = lower_bound, upper_bound
@@ -219,7 +231,7 @@ def _item_parts(tables: ItemTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     """Forward prefix sums [rank, x], and per item the head and the least tail [rank, start, stop]."""
     arrays, p = tables.arrays, tables.problem.pp
     prefix = arrays.prefix
-    forward = arrays.f_low @ prefix
+    forward = arrays.forward_least @ prefix
     head_sum, reduce_sum = arrays.head @ prefix, arrays.reduce @ prefix
     head = np.zeros_like(tables.items)
     tail = np.zeros_like(tables.items)
@@ -236,7 +248,7 @@ def _item_parts(tables: ItemTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _suffix_tables(rows, const, items, forward, ends, head, tail):  # type: ignore[no-untyped-def]
+def _suffix_tables(rows, const, items, forward, ends, head, tail, first, last):  # type: ignore[no-untyped-def]
     """``after[cut, rank, x]``: least value of the cut over ranks rank.. on the layers from x on, constant included."""
     impossible = np.int64(1) << 61
     cuts, p, _ = rows.shape
@@ -246,7 +258,7 @@ def _suffix_tables(rows, const, items, forward, ends, head, tail):  # type: igno
         after[x, p, length] = const[x]
     for r in range(p - 1, -1, -1):
         for start in range(length + 1):
-            for stop in range(start, length + 1):
+            for stop in range(first[r, start], last[r, start] + 1):
                 c = items[r, start, stop]
                 if c >= impossible:
                     continue

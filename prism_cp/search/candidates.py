@@ -100,9 +100,9 @@ class Batch:
         width = max(len(kind.forward_s) for kind in costs.kinds)
         shape = (n, kinds, width)
         self.cost, self.activation = np.full(shape, 1e300), np.full(shape, 1e300)
-        transient = np.full(shape, np.inf)
+        transient = np.full(shape, -1.0)
         self.forward = np.full((n, kinds), np.inf)
-        static = np.zeros((n, kinds))
+        static, self.step = np.zeros((n, kinds)), np.zeros((n, kinds))
         for k, kind in enumerate(costs.kinds):
             for q in range(len(kind.forward_s)):
                 self.cost[:, k, q] = kind.forward_s[q] + kind.input_grad_s[q] + kind.weight_grad_s[q]
@@ -112,8 +112,13 @@ class Batch:
             for q in range(len(kind.forward_s), width):
                 self.cost[:, k, q], self.activation[:, k, q] = self.cost[:, k, 0], self.activation[:, k, 0]
             static[:, k] = kind.weight_bytes + kind.gradient_bytes + kind.optimizer_bytes
-        self.static, self.transient = static, transient.min(axis=2)
+            self.step[:, k] = kind.optimizer_step_bytes
+        self.static, self.transient = static, transient
+        # a buffer that several kinds share is charged to the commonest of them: never more than a rank pays
         self.buffers = np.zeros((n, kinds))
+        for size_bytes, owners, _, _ in costs.buffers:
+            if owners:
+                self.buffers[:, max(owners, key=lambda k: candidates.prefix[k, -1])] += size_bytes
         ends = np.zeros((n, 2, 4))
         for index, end in enumerate((costs.embedding, costs.head)):
             ends[:, index, 0] = end.forward_s[0] + end.input_grad_s[0] + end.weight_grad_s[0]
@@ -160,8 +165,8 @@ class Batch:
         return np.asarray(
             possible(
                 targets, self.candidates.prefix, self.cost[rows], self.forward[rows], self.activation[rows],
-                self.transient[rows], self.static[rows], self.ends[rows], self.table[rows], self.shape[rows],
-                self.buffers[rows],
+                self.transient[rows], self.static[rows], self.step[rows], self.buffers[rows], self.ends[rows],
+                self.table[rows], self.shape[rows],
             )
         )  # fmt: skip
 

@@ -27,7 +27,6 @@ from prism_cp.search.contest import Contest
 from prism_cp.search.options import Progress, SearchOptions
 from prism_cp.search.state import SearchState
 
-RETEST_ROWS = 24  # candidates opened between two looks at the improved incumbent
 FEW_ROWS = 4  # so few candidates are opened without sharper bounds
 
 
@@ -69,10 +68,12 @@ def _expand(candidates: Candidates, state: SearchState) -> None:
         rest = candidates.bound_of_rest(position)
         if state.stopped() or (rest is not None and state.excludes(rest)):
             break
+        state.unexpanded_bound = rest
         batch = Batch(candidates, columns)
         state.seen(batch.size)
         _open_batch(batch, candidates, state)
         position = following
+    state.unexpanded_bound = None
     state.leave_rest(candidates.bound_of_rest(position))
 
 
@@ -101,7 +102,7 @@ def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> Non
                 state.leave_open([int(bounds[r]) for r in rows[count:]])
                 return
             state.open_layout(batch, int(row), int(bounds[row]))
-            if state.target != target or count + 1 >= RETEST_ROWS:
+            if state.target != target:  # an improved incumbent may exclude more
                 rows = rows[count + 1 :]
                 break
         else:

@@ -12,8 +12,7 @@ import numpy as np
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
 from prism_cp.integer_tables import CostModel, build_stage_problem
-from prism_cp.partition import partition_bound
-from prism_cp.partition.bound import applicable
+from prism_cp.partition import applicable, partition_bound
 from prism_cp.result import Ending, LayoutOutcome, SearchResult, SearchStatistics, Status
 from prism_cp.search.candidates import Batch
 from prism_cp.search.options import Progress, SearchOptions
@@ -128,6 +127,7 @@ class SearchState:
         Tables from the floating-point costs, never worse than the exact ones, end most layouts; the exact tables, which
         take longer to make, serve the rest.
         """
+        self.report()
         layout = batch.layout(row)
         quick = batch.optimistic_problem(row)
         target = self.target
@@ -155,7 +155,7 @@ class SearchState:
         lower = max(bound, partition.lower_bound + problem.barrier)
         best = None
         if partition.assignment is not None:
-            best = plan_value(problem, partition.assignment)
+            best = plan_value(problem, partition.assignment)  # looks at memory, too
         outcome = LayoutOutcome(layout, "open", lower, best, "", problem, partition.assignment)
         if best is not None:
             self.improve(outcome)

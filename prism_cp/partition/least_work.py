@@ -14,6 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from prism_cp.stage_problem import StageProblem
+
 Int64 = NDArray[np.int64]
 
 NODE_LIMIT = 20_000  # beyond it the root bound stands in for the optimum
@@ -161,7 +163,7 @@ def _search(
 
 
 @_compile
-def _over_levels(
+def over_levels(
     counts: Int64,
     exists: NDArray[np.bool_],
     work: Int64,
@@ -174,7 +176,10 @@ def _over_levels(
     most: int,
     chosen: Int64,
 ) -> tuple[int, bool]:
-    """Least work over all levels the largest transient may have; see `LeastWork.__call__`."""
+    """Least work over all levels the largest transient may have; see `LeastWork.__call__`.
+
+    Returns (lower bound on the work, whether `chosen` was filled); most + 1 when nothing is within `most`.
+    """
     # Plain loops on purpose: array expressions take seconds to compile.
     kinds, width = work.shape
     best, relaxed, found_any = most + 1, most + 1, False
@@ -214,6 +219,14 @@ def _over_levels(
                 for q in range(width):
                     chosen[kind, q] = found[kind, q]
     return min(best, relaxed), found_any
+
+
+def fits_integers(problem: StageProblem) -> bool:
+    """Whether all scaled sums of a stage problem stay within 64 bits."""
+    rows = [s for table in problem.tables for kind in table for s in kind.strategies]
+    work = max(s.forward + s.input_grad + s.weight_grad for s in rows)
+    activation = max(s.activation for s in rows)
+    return work * len(problem.layers) < 1 << (58 - _SHIFT) and activation * len(problem.layers) < 1 << 58
 
 
 class LeastWork:
@@ -260,7 +273,7 @@ class LeastWork:
         if most < 0 or room < floor:
             return None
         chosen = np.zeros_like(self.work)
-        lower, found = _over_levels(
+        lower, found = over_levels(
             np.array(counts, dtype=np.int64),
             self.exists,
             self.work,
