@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from prism_cp.cli import bench, catalog, check, explain, plot, solve, trace
+from prism_cp.cli import bench, catalog, check, explain, front, plot, solve, trace
 from prism_cp.errors import ExitCode, PrismError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app = typer.Typer(
 app.command("solve", epilog=solve.EXAMPLES)(solve.solve)
 app.command("check", epilog=check.EXAMPLES)(check.check)
 app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
+app.command("front", epilog=front.EXAMPLES)(front.front)
 app.command("plot", epilog=plot.EXAMPLES)(plot.plot)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
 app.add_typer(catalog.app, name="catalog")

@@ -121,33 +121,31 @@ class Decision:
     # -- complete choices ----------------------------------------------------------------------------------------------
 
     def _leaf(self, target: int, limits: Limits) -> None:
-        """Find a plan at the choice the walk stands at, or refute it, or note that it stays undecided."""
+        """Find the best plan within the target at the choice the walk stands at, or leave it undecided."""
         tables, chosen = self.tables, self._chosen.tolist()
         groups = range(len(tables.items))
         local = [number - int(tables.start[g]) for g, number in enumerate(chosen)]
-        best = [int(tables.items[g].best[local[g]]) for g in groups]
-        simulation = simulate_points(tables, chosen, best)
+        points = [int(tables.items[g].best[local[g]]) for g in groups]
+        simulation = simulate_points(tables, chosen, points)
         if simulation.pipeline_time <= target:
-            if not self._plan(chosen, best, target):
+            value = self._plan(chosen, points)
+            if value is None or value > target:
                 self._hand_on(chosen, target, limits)
-            return
+                return
+            target = value - 1
         self._learn([simulation.critical_path])
-        limit = self._scales * target
-        prefix = np.zeros(len(limit), np.int64)
-        for number in chosen:
-            prefix += tables.worth[number, : len(limit)]
-        constants = np.array([row.constant for row in tables.rows], np.int64)
-        if np.any(prefix + constants > limit):
+        if not self._passes(chosen, target):
             return
         worth = np.concatenate([tables.point_worth(g, local[g], tables.rows) for g in groups])
         counts = [int(np.diff(tables.items[g].first[local[g] : local[g] + 2])[0]) for g in groups]
         start = np.append(0, np.cumsum(counts)).astype(np.int64)
         begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
         picked, pointer = np.zeros(len(counts), np.int64), start[:-1].copy()
-        depth, nodes = 0, 0
+        nodes = 0
         for _ in range(LEAF_PATHS):
             limit = self._scales * target - np.array([row.constant for row in tables.rows], np.int64)
-            state, depth, used = walk_points(limit, worth, start, picked, pointer, depth, LEAF_NODES - nodes)
+            pointer[0] = start[0]
+            state, _, used = walk_points(limit, worth, start, picked, pointer, 0, LEAF_NODES - nodes)
             nodes += int(used)
             if state == EXHAUSTED:
                 return
@@ -156,21 +154,33 @@ class Decision:
             points = [begin[g] + int(picked[g]) for g in groups]
             simulation = simulate_points(tables, chosen, points)
             if simulation.pipeline_time <= target:
-                if self._plan(chosen, points, target):
-                    return  # the target falls; the walk comes back if the choice holds more
-                break
-            if not self._learn([simulation.critical_path]):
-                break  # a known path, passed only because of reduction that another multiset hides
-            column = [tables.point_worth(g, local[g], tables.rows[-1:]) for g in groups]
-            worth = np.hstack([worth, np.concatenate(column)])
-            depth = 0
-            pointer[0] = start[0]
+                value = self._plan(chosen, points)
+                if value is None or value > target:
+                    break
+                target = value - 1
+            if self._learn([simulation.critical_path]):
+                column = [tables.point_worth(g, local[g], tables.rows[-1:]) for g in groups]
+                worth = np.hstack([worth, np.concatenate(column)])
+            elif simulation.pipeline_time > target and not self._forbids(worth, picked, target):
+                break  # a known path, passed only because another multiset hides more reduction
         self._hand_on(chosen, target, limits)
 
-    def _plan(self, chosen: Sequence[int], points: Sequence[int], target: int) -> bool:
-        """Offer the plan of these points; whether it is within the target."""
+    def _passes(self, chosen: Sequence[int], target: int) -> bool:
+        """Whether no cut refutes the choice."""
+        rows = self.tables.rows
+        value = self.tables.worth[list(chosen), : len(rows)].sum(axis=0)
+        value += np.array([row.constant for row in rows], np.int64)
+        return not np.any(value > self._scales * target)
+
+    def _forbids(self, worth: Int64, picked: Int64, target: int) -> bool:
+        """Whether some cut refutes a combination of points."""
+        value = worth[picked].sum(axis=0) + np.array([row.constant for row in self.tables.rows], np.int64)
+        return bool(np.any(value > self._scales * target))
+
+    def _plan(self, chosen: Sequence[int], points: Sequence[int]) -> int | None:
+        """Offer the plan of these points; its pipeline time, None where a point stands for several multisets."""
         plan = assignment(self.maker, self.tables, chosen, points)
-        return plan is not None and self.offer(plan) <= target
+        return None if plan is None else self.offer(plan)
 
     def _hand_on(self, chosen: Sequence[int], target: int, limits: Limits) -> None:
         """Let the stage model decide a choice whose boundaries are fixed."""

@@ -213,10 +213,8 @@ class _Engine:
         balanced = self._balanced_time()
         steps = [int(balanced * step) for step in LIMIT_STEPS]
         for limit in [*(step for step in steps if self.low <= step < self.cap()), self.cap()]:
-            if self.best_time is not None and limit < self.cap():
+            if limit < self.low or (self.best_time is not None and limit < self.cap()):
                 continue
-            if limit < self.low:
-                return None
             if self.limits.reached():
                 return None
             tables = self._make_tables(limit)

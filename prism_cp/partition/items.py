@@ -21,6 +21,7 @@ from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
 NOT_POSSIBLE = 1 << 61
+LARGEST_WORK = np.int64(1) << 42  # above any rank's work, see `fits_integers`; small enough to be scaled
 SLACK = 1e-9  # covers the floating-point error of the relaxation
 
 
@@ -257,7 +258,7 @@ def _exact_items(  # type: ignore[no-untyped-def]
         for k in range(kinds):
             counts[k] = prefix[k, stop] - prefix[k, start]
         room = _room(i, counts, static, optimizer, end, rank, buffers)
-        most = limit // micro_batches - end[i, 0] - end[i, 1]
+        most = min(limit // micro_batches - end[i, 0] - end[i, 1], LARGEST_WORK)
         if room < end[i, 5] or most < 0:
             continue
         live, floor = rank[i, 1], end[i, 5]
