@@ -74,12 +74,10 @@ class Annealer:
         program, lookup, chain = self._program, self._lookup, self.tables.chain
         kept = np.zeros((MOST_KEPT, len(bounds)), np.int64)
         columns = len(self.tables.rows)
-        constants = np.array([row.constant for row in self.tables.rows], np.int64)
-        scales = np.array([row.scale for row in self.tables.rows], np.int64)
         count = _anneal(
             bounds.copy(), trials, seed, chain.numbers, chain.local, self._pieces, self._stages, self._ranks,
             self._base, self.tables.start, lookup.keys, lookup.item, lookup.times, lookup.head, lookup.tail,
-            self.tables.worth, columns, constants, scales, *_links(program), program.num_stages,
+            self.tables.worth, columns, self.tables.constants, self.tables.scales, *_links(program), program.num_stages,
             np.int64(self.tables.problem.p2p), kept,
         )  # fmt: skip
         return kept, int(count)

@@ -65,7 +65,6 @@ class Decision:
         self.learnt: list[PathCut] = []
         self.undecided = False
         chain, groups = tables.chain, len(tables.items)
-        self._scales = np.array([row.scale for row in tables.rows], np.int64)
         columns = tables.after.shape[2]
         self._prefix = np.zeros((groups + 1, columns), np.int64)
         self._state = np.zeros(groups + 1, np.int64)
@@ -101,7 +100,7 @@ class Decision:
                 if first_only:
                     return True
                 target = known - 1
-            limit = self._scales * target
+            limit = tables.scales * target
             self._back_up(limit)
             state, self._depth, nodes = walk(
                 limit, len(tables.rows), tables.worth, tables.start, tables.item_delta, tables.delta_start,
@@ -126,24 +125,24 @@ class Decision:
         groups = range(len(tables.items))
         local = [number - int(tables.start[g]) for g, number in enumerate(chosen)]
         points = [int(tables.items[g].best[local[g]]) for g in groups]
-        simulation = simulate_points(tables, chosen, points)
-        if simulation.pipeline_time <= target:
-            value = self._plan(chosen, points)
-            if value is None or value > target:
+        value, path = simulate_points(tables, chosen, points)
+        if value <= target:
+            real = self._plan(chosen, points)
+            if real is None or real > target:
                 self._hand_on(chosen, target, limits)
                 return
-            target = value - 1
-        self._learn([simulation.critical_path])
+            target = real - 1
+        self._learn([path])
         if not self._passes(chosen, target):
             return
-        worth = np.concatenate([tables.point_worth(g, local[g], tables.rows) for g in groups])
+        worth = np.concatenate([tables.point_worth(g, local[g]) for g in groups])
         counts = [int(np.diff(tables.items[g].first[local[g] : local[g] + 2])[0]) for g in groups]
         start = np.append(0, np.cumsum(counts)).astype(np.int64)
         begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
         picked, pointer = np.zeros(len(counts), np.int64), start[:-1].copy()
         nodes = 0
         for _ in range(LEAF_PATHS):
-            limit = self._scales * target - np.array([row.constant for row in tables.rows], np.int64)
+            limit = tables.scales * target - tables.constants
             pointer[0] = start[0]
             state, _, used = walk_points(limit, worth, start, picked, pointer, 0, LEAF_NODES - nodes)
             nodes += int(used)
@@ -152,30 +151,29 @@ class Decision:
             if state == NODE_LIMIT:
                 break
             points = [begin[g] + int(picked[g]) for g in groups]
-            simulation = simulate_points(tables, chosen, points)
-            if simulation.pipeline_time <= target:
-                value = self._plan(chosen, points)
-                if value is None or value > target:
+            value, path = simulate_points(tables, chosen, points)
+            if value <= target:
+                real = self._plan(chosen, points)
+                if real is None or real > target:
                     break
-                target = value - 1
-            if self._learn([simulation.critical_path]):
-                column = [tables.point_worth(g, local[g], tables.rows[-1:]) for g in groups]
+                target = real - 1
+            if self._learn([path]):
+                column = [tables.point_worth(g, local[g], len(tables.rows) - 1) for g in groups]
                 worth = np.hstack([worth, np.concatenate(column)])
-            elif simulation.pipeline_time > target and not self._forbids(worth, picked, target):
+            elif value > target and not self._forbids(worth, picked, target):
                 break  # a known path, passed only because another multiset hides more reduction
         self._hand_on(chosen, target, limits)
 
     def _passes(self, chosen: Sequence[int], target: int) -> bool:
         """Whether no cut refutes the choice."""
-        rows = self.tables.rows
-        value = self.tables.worth[list(chosen), : len(rows)].sum(axis=0)
-        value += np.array([row.constant for row in rows], np.int64)
-        return not np.any(value > self._scales * target)
+        tables = self.tables
+        value = tables.worth[list(chosen), : len(tables.rows)].sum(axis=0) + tables.constants
+        return not np.any(value > tables.scales * target)
 
     def _forbids(self, worth: Int64, picked: Int64, target: int) -> bool:
         """Whether some cut refutes a combination of points."""
-        value = worth[picked].sum(axis=0) + np.array([row.constant for row in self.tables.rows], np.int64)
-        return bool(np.any(value > self._scales * target))
+        value = worth[picked].sum(axis=0) + self.tables.constants
+        return bool(np.any(value > self.tables.scales * target))
 
     def _plan(self, chosen: Sequence[int], points: Sequence[int]) -> int | None:
         """Offer the plan of these points; its pipeline time, None where a point stands for several multisets."""
@@ -218,7 +216,6 @@ class Decision:
             self._prefix = np.pad(self._prefix, [(0, 0), (0, more)])
             tail = np.arange(columns - more, columns, dtype=np.int64)
             self._order = np.concatenate([self._order, np.tile(tail, (*self._order.shape[:2], 1))], axis=2)
-        self._scales = np.array([row.scale for row in tables.rows], np.int64)
         fresh = np.arange(first, stop)
         for kind in range(2):
             for g in range(self._order.shape[1]):

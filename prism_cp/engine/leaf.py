@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.tables import Tables
-from prism_cp.pipeline import Simulation, simulate
+from prism_cp.pipeline import PathCut
+from prism_cp.pipeline.kernels import longest_path_length, trace_back
+from prism_cp.pipeline.path_cut import path_cut
+from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import Assignment, StageProblem
 
 Int64 = NDArray[np.int64]
@@ -51,9 +54,9 @@ def assignment(
     return Assignment(boundaries(tables, chosen), tuple(counts))
 
 
-def simulate_points(tables: Tables, chosen: Sequence[int], points: Sequence[int]) -> Simulation:
-    """The pipeline under the times of one point per group, gradient reduction hidden by its credit."""
-    problem: StageProblem = tables.problem
+def simulate_points(tables: Tables, chosen: Sequence[int], points: Sequence[int]) -> tuple[int, PathCut]:
+    """Pipeline time and critical path under one point per group, gradient reduction hidden by its credit."""
+    problem = tables.problem
     times = np.zeros((len(problem.virtual_stages), 3), np.int64)
     head, tail = np.zeros(len(problem.ranks), np.int64), np.zeros(len(problem.ranks), np.int64)
     for g, (number, point) in enumerate(zip(chosen, points, strict=True)):
@@ -64,7 +67,21 @@ def simulate_points(tables: Tables, chosen: Sequence[int], points: Sequence[int]
             head[rank] = items.head[item, r]
             hidden = sum(int(items.credit[point, s]) for s, owner in enumerate(group.rank_of) if owner == r)
             tail[rank] = max(problem.ranks[rank].last_bucket, int(items.reduce[item, r]) - hidden)
-    return simulate(
-        problem.schedule, problem.pp, problem.vpp, problem.num_microbatches, times[:, 0].tolist(),
-        times[:, 1].tolist(), times[:, 2].tolist(), head.tolist(), tail.tolist(), problem.p2p,
+    return critical_path(problem, times, head, tail)
+
+
+def critical_path(problem: StageProblem, times: Int64, head: Int64, tail: Int64) -> tuple[int, PathCut]:
+    """Pipeline time and a longest path for times [virtual stages, 3]; `simulate` without its readable parts."""
+    program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
+    f, b, w = times.T
+    durations = np.concatenate((f, b + w, b, w, f, b + w))  # by OpType
+    links = (
+        program.code, program.data_predecessor, program.crosses, program.has_blocks, program.block_predecessor,
+        program.block_crosses,
     )  # fmt: skip
+    end = np.empty(len(program.code), np.int64)
+    value = int(longest_path_length(*links, program.rank, durations, head, tail, problem.p2p, end))
+    finish = [int(end[ops[-1]]) + int(tail[rank]) for rank, ops in enumerate(program.rank_ops)]
+    last = int(program.rank_ops[finish.index(value)][-1])
+    path = trace_back(*links, program.rank_predecessor, durations, problem.p2p, end, last)
+    return value, path_cut(program, path)

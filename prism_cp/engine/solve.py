@@ -272,7 +272,7 @@ class _Engine:
     def _reduced(self, tables: Tables, target: int) -> Tables:
         """Only items that can be part of a plan within the target."""
         while True:
-            limits = np.array([row.scale for row in tables.rows], np.int64) * target
+            limits = tables.scales * target
             mask = tables.useful(limits)
             if mask.all():
                 return tables

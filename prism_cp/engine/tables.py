@@ -72,6 +72,7 @@ class Tables:
     after : int64 array [groups + 1, states, columns]
     rows : list of Row
         One per used column.
+    constants, scales : int64 arrays [used columns]
     """
 
     def __init__(self, problem: StageProblem, chain: Chain, items: Sequence[Items]) -> None:
@@ -91,6 +92,8 @@ class Tables:
         self.delta_item = np.append(np.concatenate(firsts), self.start[-1]).astype(np.int64)
         self.down = np.ascontiguousarray(np.concatenate(downs))
         self.rows: list[Row] = []
+        self.constants, self.scales = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._coefficients: list[tuple[Int64, ...]] = [() for _ in self.items]
         self.worth = np.zeros((int(self.start[-1]), 0), np.int64)
         self.least = np.zeros((len(self.down), 0), np.int64)
         self.after = np.zeros((len(self.items) + 1, chain.num_states, 0), np.int64)
@@ -99,6 +102,7 @@ class Tables:
         """Append cuts."""
         first = len(self.rows)
         self.rows += rows
+        self._take_coefficients(rows)
         stop = len(self.rows)
         if stop > self.after.shape[2]:
             columns = (stop // STEP + 1) * STEP
@@ -107,41 +111,58 @@ class Tables:
                 for array in (self.worth, self.least, self.after)
             )
         for g in range(len(self.items)):
-            self.worth[self.start[g] : self.start[g + 1], first:stop] = self.group_worth(g, rows)
+            self.worth[self.start[g] : self.start[g + 1], first:stop] = self._group_worth(g, first, stop)
         self._sum_up(first, stop)
 
-    def group_worth(self, g: int, rows: Sequence[Row]) -> Int64:
-        """Least worth [items, rows] of a group's items."""
+    def _group_worth(self, g: int, first: int, stop: int) -> Int64:
+        """Least worth [items, cuts] of a group's items under the cuts first..stop."""
         items = self.items[g]
-        out = np.zeros((len(items.choice), len(rows)), np.int64)
-        if len(rows):
+        out = np.zeros((len(items.choice), stop - first), np.int64)
+        if stop > first:
             varies = np.flatnonzero(items.extra.any(axis=0).reshape(-1))
             _worth(
                 items.first, items.base, items.extra, items.credit, items.most_hidden, items.head, items.reduce,
-                *self._row_arrays(items, rows), varies, out,
+                *self._arguments(g, first, stop), varies, out,
             )  # fmt: skip
         return out
 
-    def point_worth(self, g: int, item: int, rows: Sequence[Row]) -> Int64:
-        """Worth [points, rows] of every single point of a group's item."""
+    def point_worth(self, g: int, item: int, first: int = 0) -> Int64:
+        """Worth [points, cuts] of every single point of a group's item under the cuts from `first` on."""
         items = self.items[g]
-        start, stop = int(items.first[item]), int(items.first[item + 1])
-        out = np.empty((stop - start, len(rows)), np.int64)
+        begin, end = int(items.first[item]), int(items.first[item + 1])
+        out = np.empty((end - begin, len(self.rows) - first), np.int64)
         _points(
-            items.base[item], items.extra[start:stop], items.credit[start:stop], items.most_hidden[item],
-            items.head[item], items.reduce[item], *self._row_arrays(items, rows), out,
+            items.base[item], items.extra[begin:end], items.credit[begin:end], items.most_hidden[item],
+            items.head[item], items.reduce[item], *self._arguments(g, first, len(self.rows)), out,
         )  # fmt: skip
         return out
 
-    def _row_arrays(self, items: Items, rows: Sequence[Row]) -> tuple[Int64, ...]:
-        stages, ranks = list(items.group.stages), list(items.group.ranks)
+    def _arguments(self, g: int, first: int, stop: int) -> tuple[Int64, ...]:
+        """Coefficients of the cuts first..stop in group g, in the order of the kernels' parameters."""
+        group = self.items[g].group
+        times, heads, tails = self._coefficients[g]
         return (
-            np.array(items.group.rank_of, np.int64),
-            np.array([self.problem.ranks[r].last_bucket for r in ranks], np.int64),
-            np.array([row.times[stages] for row in rows], np.int64).reshape(len(rows), len(stages), 3),
-            np.array([row.head[ranks] for row in rows], np.int64).reshape(len(rows), len(ranks)),
-            np.array([row.tail[ranks] for row in rows], np.int64).reshape(len(rows), len(ranks)),
+            np.array(group.rank_of, np.int64),
+            np.array([self.problem.ranks[r].last_bucket for r in group.ranks], np.int64),
+            times[first:stop],
+            heads[first:stop],
+            tails[first:stop],
         )
+
+    def _take_coefficients(self, rows: Sequence[Row]) -> None:
+        """Append the coefficients of some rows, split by group."""
+        if not rows:
+            return
+        times = np.stack([row.times for row in rows])
+        heads, tails = np.stack([row.head for row in rows]), np.stack([row.tail for row in rows])
+        for g, items in enumerate(self.items):
+            stages, ranks = list(items.group.stages), list(items.group.ranks)
+            fresh = (times[:, stages], heads[:, ranks], tails[:, ranks])
+            old = self._coefficients[g]
+            joined = [np.concatenate(pair) for pair in zip(old, fresh, strict=True)] if old else fresh
+            self._coefficients[g] = tuple(np.ascontiguousarray(array) for array in joined)
+        self.constants = np.append(self.constants, [row.constant for row in rows])
+        self.scales = np.append(self.scales, [row.scale for row in rows])
 
     def _sum_up(self, first: int, stop: int) -> None:
         """Least worth by delta and suffix tables of the columns first..stop."""
@@ -149,7 +170,7 @@ class Tables:
             return
         _least(self.delta_item, self.worth, self.least, first, stop)
         self.after[-1, :, first:stop] = IMPOSSIBLE
-        self.after[-1, 0, first:stop] = [row.constant for row in self.rows[first:stop]]
+        self.after[-1, 0, first:stop] = self.constants[first:stop]
         for g in range(len(self.items) - 1, -1, -1):
             low, high = self.delta_start[g], self.delta_start[g + 1]
             _after(self.down[low:high], self.least[low:high], self.after[g + 1], self.after[g], first, stop)
@@ -178,6 +199,8 @@ class Tables:
             self.problem, self.chain, [each.select(part) for each, part in zip(self.items, parts, strict=True)]
         )
         smaller.rows = list(self.rows)
+        smaller.constants, smaller.scales = self.constants, self.scales
+        smaller._coefficients = list(self._coefficients)
         columns = self.after.shape[2]
         smaller.worth = np.ascontiguousarray(self.worth[mask])
         smaller.least = np.zeros((len(smaller.down), columns), np.int64)
