@@ -14,7 +14,7 @@ Number = TypeVar("Number")
 
 @dataclass(frozen=True)
 class LayerCosts(Generic[Number]):
-    """Costs of one layer of one kind (or of an end: then with one strategy), per rank, per micro-batch where it applies.
+    """Costs per rank of one layer of one kind, or of an end (then with one strategy).
 
     The lists have one entry per strategy, in the order of `LayoutCosts.strategies` of that kind.
     """

@@ -171,7 +171,7 @@ def _check_pins(instance: Instance) -> None:
     if layout.dp and layout.mbs and not any(job.gbs % (d * b) == 0 for d in layout.dp for b in layout.mbs):
         problem = f"gbs {job.gbs} is no multiple of mbs·dp for mbs {list(layout.mbs)} and dp {list(layout.dp)}"
         raise InstanceError("job.gbs", problem, f"e.g. a multiple of {min(layout.dp) * min(layout.mbs)}")
-    schedules = layout.schedule or SCHEDULES
+    schedules = layout.schedules
     if all(schedule in NOT_INTERLEAVED for schedule in schedules):
         text = f"needs an interleaved schedule, allowed are {', '.join(schedules)}"
         _values(layout.vpp, "vpp", lambda v: v == 1, text, "1")

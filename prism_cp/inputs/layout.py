@@ -10,7 +10,9 @@ from pydantic import Field, PositiveInt
 from prism_cp.inputs.base import FrozenModel
 
 CP_COMM = ("p2p", "all_gather", "a2a")
-SCHEDULES = ("gpipe", "1f1b")
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipev")
+# What is searched when the instance names no schedule: those whose stage problems are proved in seconds.
+DEFAULT_SCHEDULES = ("gpipe", "1f1b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +57,15 @@ class LayoutSpace(FrozenModel):
     vpp: tuple[PositiveInt, ...] | None = None
     mbs: tuple[PositiveInt, ...] | None = None
     zero: tuple[Annotated[int, Field(ge=0, le=3)], ...] | None = None
-    schedule: tuple[str, ...] | None = None
+    schedule: tuple[str, ...] | None = None  # None: `DEFAULT_SCHEDULES`
     # Strategies a layer may use: "none", "full", or modules joined by "+", e.g. "layernorm+moe_act".
     # None: everything the profile's modules allow.
     recompute: tuple[str, ...] | None = None
     tp_within_domain: bool = True  # keep tp inside the innermost link domain
     # Every virtual stage holds at least one chain layer, except the first and the last, which hold an end anyway.
     allow_empty_middle_stages: bool = False
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        """The schedules that may be used, in the order of `SCHEDULES`."""
+        return tuple(name for name in SCHEDULES if name in (self.schedule or DEFAULT_SCHEDULES))

@@ -190,12 +190,11 @@ class AdmissibleLayouts:
 
     def schedule_choices(self, pp: int, num_microbatches: int) -> list[tuple[str, int]]:
         """(schedule, vpp) pairs that pp and the number of micro-batches allow."""
+        most_vpp = max(2, (self.chain_length + 2) // pp)
         pairs = []
-        for name in SCHEDULES:
-            if not _allowed(self.space.schedule, name):
-                continue
+        for name in self.space.schedules:
             schedule = get_schedule(name)
-            for vpp in self.space.vpp or (1,):
+            for vpp in self.space.vpp or range(1, most_vpp + 1):
                 if schedule.why_not(pp, vpp, num_microbatches) is None and self._fits_chain(
                     schedule.num_pieces(pp, vpp)
                 ):

@@ -26,6 +26,7 @@ SLACK = 1e-9
 BRACKETS = 3
 GPIPE = 0
 ONE_F_ONE_B = 1
+OTHER = 2  # any schedule: bounds that hold for all of them
 
 
 def total_work(
@@ -44,18 +45,23 @@ def total_work(
     return work, largest
 
 
-def cell_bounds(work: np.ndarray, largest: np.ndarray, ranks: np.ndarray, micro_batches: np.ndarray) -> np.ndarray:
+def cell_bounds(
+    work: np.ndarray, largest: np.ndarray, ranks: np.ndarray, micro_batches: np.ndarray, any_schedule: bool
+) -> np.ndarray:
     """The bounds of `work_bounds` with x = max(C / p, largest piece), for GPipe and 1F1B alike.
 
-    With x >= C / p the 1F1B bound never exceeds the GPipe bound, so it serves both.
+    With x >= C / p the 1F1B bound never exceeds the GPipe bound, so it serves both. For any schedule at all the mean
+    work of a rank is the bound: mirrored schedules share a stage between two ranks.
     """
+    if any_schedule:
+        return np.asarray(micro_batches * work / ranks * (1 - SLACK))
     x = np.maximum(work / ranks, largest)
     bound = np.maximum(work, micro_batches * x)
     steady = 2 * work + (micro_batches - ranks - 1) * x
     return np.asarray(np.where(micro_batches > ranks, np.maximum(bound, steady), bound) * (1 - SLACK))
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _least_bottleneck(prefix, first_end, last_end, ranks):  # type: ignore[no-untyped-def]
     """Least possible largest share when a chain with prefix sums `prefix` is cut into `ranks` runs."""
     length = len(prefix) - 1
@@ -90,7 +96,7 @@ def _least_bottleneck(prefix, first_end, last_end, ranks):  # type: ignore[no-un
     return low
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def work_bounds(kind_cost, first_end, last_end, prefix_counts, ranks, micro_batches, p2p, schedule):  # type: ignore[no-untyped-def]
     """Memory-free lower bound of every layout, in seconds.
 
@@ -101,8 +107,7 @@ def work_bounds(kind_cost, first_end, last_end, prefix_counts, ranks, micro_batc
     first_end, last_end, p2p : float64[layouts]
     prefix_counts : int64[kinds, length + 1]
     ranks, micro_batches, schedule : int64[layouts]
-        Schedule: `GPIPE`, `ONE_F_ONE_B`; anything else gets the bounds that hold for every schedule with
-        ``ranks`` = pp.
+        Schedule: `GPIPE`, `ONE_F_ONE_B` or `OTHER`.
     """
     n, kinds = kind_cost.shape
     length = prefix_counts.shape[1] - 1
@@ -116,21 +121,20 @@ def work_bounds(kind_cost, first_end, last_end, prefix_counts, ranks, micro_batc
             prefix[position] = total
         work = prefix[length] + first_end[row] + last_end[row]
         m, p = micro_batches[row], ranks[row]
-        bound = work + 2 * (p - 1) * p2p[row]
+        bound = m * work / p
         if schedule[row] == GPIPE or schedule[row] == ONE_F_ONE_B:
+            bound = max(bound, work + 2 * (p - 1) * p2p[row])
             x = _least_bottleneck(prefix, first_end[row], last_end[row], p)
             bound = max(bound, m * x)
             if schedule[row] == GPIPE:
                 bound = max(bound, work + (m - 1) * x + 2 * (p - 1) * p2p[row])
             elif m > p:
                 bound = max(bound, 2 * work + (m - p - 1) * x)
-        else:
-            bound = max(bound, m * work / p)
         bounds[row] = bound * (1 - SLACK)
     return bounds
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def convex_hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
     """Lower convex hull of (activation, cost), from the fastest point to the one with least activation."""
     order = np.argsort(activation, kind="mergesort")
@@ -144,7 +148,9 @@ def convex_hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
             continue
         while size >= 2:
             before, last = size - 2, size - 1
-            if (out_c[last] - out_c[before]) * (out_a[before] - a) >= (c - out_c[before]) * (out_a[before] - out_a[last]):
+            if (out_c[last] - out_c[before]) * (out_a[before] - a) >= (c - out_c[before]) * (
+                out_a[before] - out_a[last]
+            ):
                 size -= 1
             else:
                 break
@@ -153,7 +159,7 @@ def convex_hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
     return size
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def relaxed_cost(counts, hull_a, hull_c, size, budget):  # type: ignore[no-untyped-def]
     """Least time of the layers with fractional strategies and total activation at most `budget`; -1: impossible."""
     kinds = len(counts)
@@ -192,7 +198,7 @@ def relaxed_cost(counts, hull_a, hull_c, size, budget):  # type: ignore[no-untyp
     return time
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def transient_brackets(transient, lows, tops):  # type: ignore[no-untyped-def]
     """Split all transients at their widest gaps into at most ``len(lows)`` brackets; returns their number.
 
@@ -223,7 +229,7 @@ def transient_brackets(transient, lows, tops):  # type: ignore[no-untyped-def]
     return count + 1
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def bracket_hulls(transient, activation, cost, lows, tops, hull_a, hull_c, size):  # type: ignore[no-untyped-def]
     """Convex hulls per bracket and kind of the strategies that a bracket allows; returns the number of brackets.
 
@@ -243,7 +249,7 @@ def bracket_hulls(transient, activation, cost, lows, tops, hull_a, hull_c, size)
     return number
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def least_cost(counts, number, lows, hull_a, hull_c, size, room, floor, live, end_activation):  # type: ignore[no-untyped-def]
     """Least relaxed time over the brackets; -1: impossible.
 
@@ -268,7 +274,7 @@ def least_cost(counts, number, lows, hull_a, hull_c, size, room, floor, live, en
     return best
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def possible(  # type: ignore[no-untyped-def]
     targets, prefix_counts, cost, forward, activation, transient, static, step, buffers_kind, ends, ranks_table, shape
 ):
@@ -308,6 +314,9 @@ def possible(  # type: ignore[no-untyped-def]
             for k in range(kinds):
                 base[x] += prefix_counts[k, x] * hull_c[number - 1, k, 0]
         schedule, p, m, least_layers = shape[row]
+        if schedule == OTHER:
+            answer[row] = True
+            continue
         target = targets[row] * (1 + SLACK) + SLACK - ranks_table[row, 2]
         lat = ranks_table[row, 3]
         total = base[length] + ends[row, 1, 0]

@@ -1,7 +1,7 @@
 """Depth-first search over stage boundaries: proves or improves what the partition walk leaves open.
 
-Given the boundaries, every rank's best strategies are its own affair: the forward time does not depend on the strategy,
-and every path counts a rank's backward with a non-negative coefficient, so the cheapest strategies that fit are best.
+Given the boundaries, every rank's best strategies are its own affair: the forward time does not depend on the strategy
+and every path counts a rank's backward with a non-negative coefficient, so the fastest strategies that fit are best.
 What remains is the choice of boundaries. Every path of the event graph is a cut that is a sum over ranks; with the least
 value of the later ranks tabulated per boundary, a partial choice is dropped as soon as one cut exceeds the target.
 A complete choice is simulated: it meets the target, or its critical path becomes a new cut.
@@ -210,9 +210,8 @@ def search_boundaries(
     while low <= high:
         target = low + (high - low) // 4 if best_time is None or high - low > 8 else high
         verdict, assignment, value = search.decide(target, node_limit - search.nodes, deadline, stop)
-        if assignment is not None and value is not None and value <= upper_bound:
-            if best_time is None or value < best_time:
-                best, best_time = assignment, value
+        if value is not None and value <= upper_bound and (best_time is None or value < best_time):
+            best, best_time = assignment, value
         if verdict is None:
             break
         if verdict:
@@ -247,7 +246,7 @@ def _item_parts(tables: ItemTables) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return forward, head, tail
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _suffix_tables(rows, const, items, forward, ends, head, tail, first, last):  # type: ignore[no-untyped-def]
     """``after[cut, rank, x]``: least value of the cut over ranks rank.. on the layers from x on, constant included."""
     impossible = np.int64(1) << 61
@@ -272,7 +271,7 @@ def _suffix_tables(rows, const, items, forward, ends, head, tail, first, last): 
     return after
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _search(target, rows, after, items, forward, ends, head, tail, chosen, pointer, resume, most_nodes):  # type: ignore[no-untyped-def]
     """Walk the tree of boundaries from where `pointer` stands; returns (state, nodes)."""
     impossible = np.int64(1) << 61

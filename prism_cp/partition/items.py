@@ -123,9 +123,7 @@ class ItemTables:
         widths = [len(kind.strategies) for kind in self.problem.tables[table]]
         for row, key in enumerate(map(tuple, chosen.tolist())):
             if values[row, 0] < NOT_POSSIBLE and counts[row].sum() == key[2] - key[1]:
-                self.plans[key] = tuple(
-                    tuple(int(n) for n in counts[row, k, :width]) for k, width in enumerate(widths)
-                )
+                self.plans[key] = tuple(tuple(int(n) for n in counts[row, k, :width]) for k, width in enumerate(widths))
         return changed
 
 
@@ -175,7 +173,7 @@ def strategy_arrays(problem: StageProblem, table: int) -> StrategyArrays:
             dominated = (keys <= keys[:, q : q + 1]).all(axis=0)
             equal = (keys == keys[:, q : q + 1]).all(axis=0)
             exists[k, q] = not (dominated & ~equal).any() and not equal[:q].any()
-    return StrategyArrays(*rows, exists=exists, levels=np.unique(rows[3][exists]))
+    return StrategyArrays(rows[0], rows[1], rows[2], rows[3], exists, np.unique(rows[3][exists]))
 
 
 def _hulls(table: StrategyArrays) -> tuple[Any, ...]:
@@ -194,7 +192,7 @@ def _hulls(table: StrategyArrays) -> tuple[Any, ...]:
 # -- inner loops -------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _room(i, counts, static, optimizer, end, rank, buffers):  # type: ignore[no-untyped-def]
     """Memory that rank `i` has for activations and transients of its layers; negative: does not fit."""
     held, step, present = end[i, 3], end[i, 4], 0
@@ -209,7 +207,7 @@ def _room(i, counts, static, optimizer, end, rank, buffers):  # type: ignore[no-
     return rank[i, 0] - held - rank[i, 1] * end[i, 2]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _relaxed_items(  # type: ignore[no-untyped-def]
     items, exposed, mask, prefix, static, optimizer, hide, end, rank, buffers, number, lows, hull_a, hull_c, size,
     micro_batches, limit,
@@ -244,7 +242,7 @@ def _relaxed_items(  # type: ignore[no-untyped-def]
                 exposed[i, start, stop] = time - hidden
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _exact_items(  # type: ignore[no-untyped-def]
     chosen, values, plans, prefix, static, optimizer, end, rank, buffers, exists, work, exposed, activation, transient,
     levels, micro_batches, limit,

@@ -1,8 +1,8 @@
 """The walk over ranks: which boundaries does a target step time leave reachable?
 
-With `before` the cheapest time of all earlier ranks, `after` that of all later ones, c and f the item's time and forward
-time, m micro-batches and w = min(m, p - 1 - i), every plan's pipeline time is at least each of (1F1B; every one is the
-length of a path through the event graph)
+With `before` the cheapest time of all earlier ranks, `after` that of all later ones, c and f the item's time and
+forward time, m micro-batches and w = min(m, p - 1 - i), every plan's pipeline time is at least each of (1F1B; every one
+is the length of a path through the event graph)
 
     before + m c;   before + after + m c - w f;   before + after + (m - w) c + w f;   before + 2 after + (m - w) c
 
@@ -103,7 +103,7 @@ class Walk:
         )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _suffix_costs(items):  # type: ignore[no-untyped-def]
     """``after[i, x]``: least total time of ranks i.. on the layers from x on."""
     impossible = np.int64(1) << 61
@@ -120,7 +120,7 @@ def _suffix_costs(items):  # type: ignore[no-untyped-def]
     return after
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _reachable(  # type: ignore[no-untyped-def]
     target, items, exposed, after, prefix, f_low, f_high, head, reduce, end, rank, cuts, lat, parents, alive
 ):

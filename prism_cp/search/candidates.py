@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from prism_cp.formulas.time_results import LayerTimes
 from prism_cp.inputs.layout import SCHEDULES, Layout
 from prism_cp.integer_tables import CostModel, optimistic_stage_problem, row_of
-from prism_cp.formulas.time_results import LayerTimes
 from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
-from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, cell_bounds, possible, total_work, work_bounds
+from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, cell_bounds, possible, total_work, work_bounds
 from prism_cp.stage_problem import StageProblem
 
 FIRST_BATCH, BATCH = 64, 1024
+BOUND_CODES = {"gpipe": GPIPE, "1f1b": ONE_F_ONE_B}
 LADDER_FACTOR, LADDER_STEPS = 1.1, 12
 KERNEL_FIELDS = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "mbs")  # what a layer's times depend on below ZeRO 2
 
@@ -39,6 +40,7 @@ class Candidates:
         instance = admissible.instance
         self.unit_s = instance.time_unit_s
         self.prefix = cost_model.prefix_counts
+        self.any_schedule = any(name not in BOUND_CODES for name in instance.layout.schedules)
         self.cell_bounds = self._cell_bounds()
         self.order = np.argsort(self.cell_bounds, kind="stable")
         self.infeasible = 0
@@ -49,7 +51,7 @@ class Candidates:
         """Least bound, in time units, of the cells from `position` on in bound order; None when there are none."""
         if position >= len(self.order):
             return None
-        return math.floor(self.cell_bounds[self.order[position]] / self.unit_s)
+        return math.floor(float(self.cell_bounds[self.order[position]]) / self.unit_s)
 
     def _cell_bounds(self) -> np.ndarray:
         """Work bound of every cell in seconds.
@@ -66,8 +68,8 @@ class Candidates:
         times = self.cost_model.evaluate_times(columns)
         kind_cost = np.stack([_fastest(kind, size) for kind in times.kinds], axis=1)
         ends = [_fastest(end, size) for end in (times.embedding, times.head)]
-        work, largest = total_work(kind_cost, *ends, self.prefix[:, -1])
-        return cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"])
+        work, largest = total_work(kind_cost, ends[0], ends[1], self.prefix[:, -1])
+        return cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"], self.any_schedule)
 
     def batches(self) -> Iterator[tuple[np.ndarray, Columns, int]]:
         """Batches of expanded layouts in order of their cells' bound: (cell indices, columns, next position)."""
@@ -130,7 +132,8 @@ class Batch:
         self.table[:, 0], self.table[:, 1] = costs.capacity_bytes, costs.fixed_bytes
         self.table[:, 2], self.table[:, 3] = costs.head_s + costs.last_bucket_s, costs.p2p_s
         self.shape = np.zeros((n, 4), np.int64)
-        self.shape[:, 0] = np.where(columns["schedule"] == SCHEDULES.index("gpipe"), GPIPE, ONE_F_ONE_B)
+        codes = np.array([BOUND_CODES.get(name, OTHER) for name in SCHEDULES])
+        self.shape[:, 0] = codes[columns["schedule"]]
         self.shape[:, 1], self.shape[:, 2] = columns["pp"], columns["num_microbatches"]
         self.shape[:, 3] = 0 if candidates.admissible.space.allow_empty_middle_stages else 1
         self.barrier_s = np.broadcast_to(costs.norm_s, n)
@@ -162,13 +165,14 @@ class Batch:
         return bounds
 
     def _possible(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return np.asarray(
+        fits: np.ndarray = np.asarray(
             possible(
                 targets, self.candidates.prefix, self.cost[rows], self.forward[rows], self.activation[rows],
                 self.transient[rows], self.static[rows], self.step[rows], self.buffers[rows], self.ends[rows],
                 self.table[rows], self.shape[rows],
             )
         )  # fmt: skip
+        return fits
 
     def optimistic_problem(self, row: int) -> StageProblem:
         """The stage problem of one layout for bounds, from the costs at hand."""
@@ -178,4 +182,3 @@ class Batch:
     def layout(self, row: int) -> Layout:
         """One layout of the batch."""
         return layout_at(self.columns, row)
-

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 import time
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 
 from prism_cp.cp.solve import StageSolution
 from prism_cp.result import LayoutOutcome
@@ -53,32 +52,29 @@ class Contest:
         state = self.state
         while state.contested and not state.stopped():
             outcome = state.contested.pop(0)
-            assert outcome.problem is not None
-            holder: list[StageSolution] = []
-            failure: list[BaseException] = []
-
-            def work(outcome: LayoutOutcome = outcome, limit: int | None = self._limit(outcome)) -> None:
-                assert outcome.problem is not None
-                try:
-                    holder.append(
-                        solve_contested(
-                            outcome.problem, outcome.lower_bound - outcome.problem.barrier, limit, outcome.assignment,
-                            state.remaining_s(), state.options.seed, state.stop,
-                        )  # fmt: skip
-                    )
-                except BaseException as error:  # re-raised below, in the caller's thread
-                    failure.append(error)
-
-            # A thread of its own, so that signals reach the main thread while CP-SAT runs.
-            thread = threading.Thread(target=work, daemon=True)
-            thread.start()
-            while thread.is_alive():
-                thread.join(POLL_S)
-                state.report()
-            if failure:
-                raise failure[0]
-            self._settle(outcome, holder[0])
+            self._settle(outcome, self._solve_in_thread(outcome))
             self._drop_excluded()
+
+    def _solve_in_thread(self, outcome: LayoutOutcome) -> StageSolution:
+        """Solve in a thread of its own, so that signals reach the main thread while CP-SAT runs."""
+        state, problem = self.state, outcome.problem
+        assert problem is not None
+        arguments = (
+            problem,
+            outcome.lower_bound - problem.barrier,
+            self._limit(outcome),
+            outcome.assignment,
+            state.remaining_s(),
+            state.options.seed,
+            state.stop,
+        )
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            future = pool.submit(solve_contested, *arguments)
+            while True:
+                done, _ = wait([future], timeout=POLL_S)
+                if done:
+                    return future.result()
+                state.report()
 
     def _run_processes(self) -> None:
         state = self.state
@@ -90,10 +86,16 @@ class Contest:
                 while state.contested and len(running) < state.options.workers:
                     outcome = state.contested.pop(0)
                     assert outcome.problem is not None
+                    problem = outcome.problem.replace(labels={})
                     future = pool.submit(
-                        solve_contested, outcome.problem.replace(labels={}), outcome.lower_bound - outcome.problem.barrier,
-                        self._limit(outcome), outcome.assignment, state.remaining_s(), state.options.seed,
-                    )  # fmt: skip
+                        solve_contested,
+                        problem,
+                        outcome.lower_bound - problem.barrier,
+                        self._limit(outcome),
+                        outcome.assignment,
+                        state.remaining_s(),
+                        state.options.seed,
+                    )
                     running[future] = outcome
                 done, _ = wait(running, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from prism_cp.cp.solve import StageSolution, StageStatus, solve_stage_problem
 from prism_cp.partition.boundary_search import search_boundaries, searchable
+from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
 
@@ -31,7 +32,8 @@ def solve_contested(
     """
     started = time.monotonic()
     deadline = None if time_limit_s is None else started + time_limit_s
-    cuts, best, best_time, lower = (), hint, None, lower_bound
+    cuts: tuple[PathCut, ...] = ()
+    best, best_time, lower = hint, None, lower_bound
     if upper_bound is not None and searchable(problem):
         found = search_boundaries(problem, lower_bound, upper_bound, deadline=deadline, stop=stop)
         cuts, lower = found.cuts, found.lower_bound

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from prism_cp.check_layout import layout_faults
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
 from prism_cp.integer_tables import CostModel, build_stage_problem
@@ -17,7 +18,7 @@ from prism_cp.result import Ending, LayoutOutcome, SearchResult, SearchStatistic
 from prism_cp.search.candidates import Batch
 from prism_cp.search.options import Progress, SearchOptions
 from prism_cp.search.value import plan_value
-
+from prism_cp.stage_problem import Assignment
 
 PROGRESS_PERIOD_S = 0.25
 
@@ -121,6 +122,17 @@ class SearchState:
         self.report(f"incumbent: {describe(outcome.layout)}", force=True)
         return True
 
+    def take_known(self, layout: Layout, assignment: Assignment, cost_model: CostModel) -> None:
+        """Start from a plan that was found elsewhere, if it fits here. Its layout still has to be decided."""
+        if layout_faults(self.instance, layout):
+            return
+        problem = build_stage_problem(self.instance, layout, cost_model)
+        try:
+            value = plan_value(problem, assignment)
+        except ValueError:  # another chain, or more memory than there is here
+            return
+        self.improve(LayoutOutcome(layout, "open", 0, value, "", problem, assignment))
+
     def open_layout(self, batch: Batch, row: int, bound: int) -> None:
         """Build the stage problem, bound it by the partition walk and try the plan found there.
 
@@ -138,7 +150,9 @@ class SearchState:
                 return
             bound = max(bound, partition.lower_bound + quick.barrier)
             if self.excludes(bound):
-                self.close(LayoutOutcome(layout, "no_better", bound, reason="its partition bound reaches the incumbent"))
+                self.close(
+                    LayoutOutcome(layout, "no_better", bound, reason="its partition bound reaches the incumbent")
+                )
                 return
         self._open_exactly(layout, bound, batch.candidates.cost_model)
 
@@ -255,5 +269,3 @@ def describe(layout: Layout) -> str:
     """A layout in one line."""
     parts = [f"{name} {value}" for name, value in layout.as_dict().items() if name not in ("schedule", "cp_comm", "sp")]
     return f"{layout.schedule} " + " ".join(parts) + (" sp" if layout.sp else "")
-
-
