@@ -246,9 +246,7 @@ def stage_times(problem: StageProblem, assignment: Assignment) -> StageTimes:
         max(rank.last_bucket, total - hidden)
         for rank, total, hidden in zip(problem.ranks, reduce, hideable, strict=True)
     ]
-    return StageTimes(
-        tuple(forward), tuple(input_grad), tuple(weight_grad), tuple(head), tuple(tail), problem.p2p
-    )
+    return StageTimes(tuple(forward), tuple(input_grad), tuple(weight_grad), tuple(head), tuple(tail), problem.p2p)
 
 
 def rank_memories(

@@ -58,7 +58,7 @@ def vary(instance: Instance, rng: random.Random) -> Instance:
 def _varied(instance: Instance, rng: random.Random) -> Instance | None:
     """`vary`, or None when no draw is small enough."""
     for _ in range(30):
-        layout = instance.layout.model_copy(update=_search_space(rng, instance.cluster.num_devices))
+        layout = instance.layout.model_copy(update=random_search_space(rng, instance.cluster.num_devices))
         job = instance.job.model_copy(update={"gbs": rng.choice((1, 2, 3, 4, 4, 6))})
         cluster = instance.cluster
         device = cluster.device.model_copy(update={"memory_bytes": _memory_bytes(rng, instance)})
@@ -292,7 +292,7 @@ def _profile(rng: random.Random) -> dict[str, Any]:
     }
 
 
-def _search_space(rng: random.Random, num_devices: int) -> dict[str, Any]:
+def random_search_space(rng: random.Random, num_devices: int) -> dict[str, Any]:
     """Lists that leave only a few layouts, and still every field open now and then."""
     sizes = [size for size in (1, 2, 3, 4, 6, 8) if num_devices % size == 0]
     few = sizes[: rng.randint(1, 3)]

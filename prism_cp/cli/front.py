@@ -224,7 +224,7 @@ def solve_point(
 
     digest, started = instance_digest(instance), time.monotonic()
     try:
-        result = search(instance, options, quiet=quiet)
+        result = search(instance, options, quiet=quiet, known=family.known_for(value))
     except InstanceError as error:
         # No layout divides: for this member of the family that is an answer, for all of it an error.
         if error.key != "layout" or not family.points:

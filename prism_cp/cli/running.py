@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from prism_cp.cli.output import message_console
 from prism_cp.errors import ExitCode
 
 if TYPE_CHECKING:
     from prism_cp.inputs.instance import Instance
+    from prism_cp.inputs.layout import Layout
     from prism_cp.result import SearchResult
     from prism_cp.search.options import SearchOptions
+    from prism_cp.stage_problem import Assignment
 
 POLL_S = 0.2
 T = TypeVar("T")
@@ -70,16 +72,19 @@ class GentleStop:
         self.event.set()
 
 
-def search(instance: Instance, options: SearchOptions, *, quiet: bool = False) -> SearchResult:
-    """Run the search in a thread of its own, so that signals are seen at once.
+def search(
+    instance: Instance, options: SearchOptions, *, quiet: bool = False, known: Sequence[tuple[Layout, Assignment]] = ()
+) -> SearchResult:
+    """Run the search in a thread of its own, so that signals are seen at once; it starts from the `known` plans.
 
     A solver deep in native code would hold a signal back if it ran on the main thread.
     """
     from prism_cp.report.progress import ProgressPrinter
     from prism_cp.search.solve import solve_instance
 
+    start: dict[str, Any] = {"known": known} if known else {}
     with GentleStop() as stop, ProgressPrinter(message_console(), quiet=quiet) as printer:
-        running = InThread(lambda: solve_instance(instance, options, printer.update, stop.event))
+        running = InThread(lambda: solve_instance(instance, options, printer.update, stop.event, **start))
         while not running.wait(POLL_S):
             if stop.event.is_set():
                 printer.stopping()

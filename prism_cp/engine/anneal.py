@@ -90,7 +90,7 @@ def _links(program: Program) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _find(bounds, numbers, local, pieces, base, start, keys, item, chosen):  # type: ignore[no-untyped-def]
     """Item of every group; returns how many groups have none."""
     missing = 0
@@ -118,7 +118,7 @@ def _find(bounds, numbers, local, pieces, base, start, keys, item, chosen):  # t
     return missing
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _move(bounds, proposal):  # type: ignore[no-untyped-def]
     """Shift one boundary, or a block of neighbouring ones, by one layer; whether the result is a partition."""
     inner = len(bounds) - 2
@@ -134,7 +134,7 @@ def _move(bounds, proposal):  # type: ignore[no-untyped-def]
     return proposal[first - 1] <= proposal[first] and proposal[last] <= proposal[last + 1]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _anneal(  # type: ignore[no-untyped-def]
     bounds, trials, seed, numbers, local, pieces, stages, ranks, base, start, keys, item, times, head, tail, worth,
     columns, constants, scales, code, data, crosses, has_blocks, block, block_crosses, rank, num_stages, p2p, kept,
@@ -202,11 +202,8 @@ def _anneal(  # type: ignore[no-untyped-def]
             current[:] = chosen
             if value < best:
                 best = value
-                if count == len(kept):
-                    kept[1:] = kept[:-1].copy()
-                else:
-                    for k in range(count, 0, -1):
-                        kept[k] = kept[k - 1]
-                    count += 1
+                count = min(count + 1, len(kept))
+                for k in range(count - 1, 0, -1):
+                    kept[k] = kept[k - 1]
                 kept[0] = proposal
     return count

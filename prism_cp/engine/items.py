@@ -141,7 +141,9 @@ class ItemMaker:
             picked = offset[piece, choice[i, piece], 0][None, :] + np.maximum(picks[:, piece], 0)
             hidden = credit[picked, column] + hide_ends if single and not vague else None
             highest = np.array([most[k][choice[i, k]] for k in range(len(group.pieces))])[piece, column] + hide_ends
-            parts.append((times, picks, np.tile(highest, (len(times), 1)) if hidden is None else hidden, highest, vague))
+            parts.append(
+                (times, picks, np.tile(highest, (len(times), 1)) if hidden is None else hidden, highest, vague)
+            )
         return _join(group, choice[keep], head[keep], reduce[keep], parts)
 
     def _rows(self, group: Group) -> tuple[Int64, Int64]:
@@ -294,9 +296,7 @@ def _item_points(  # type: ignore[no-untyped-def]
     if count == 0:
         return None
     picks = room[:count].copy()
-    times = np.stack(
-        [blocks[k][picks[:, k], column[s], FORWARD:] + ends[s] for s, k in enumerate(piece)], axis=1
-    )
+    times = np.stack([blocks[k][picks[:, k], column[s], FORWARD:] + ends[s] for s, k in enumerate(piece)], axis=1)
     flat = times.reshape(count, -1)
     order = np.lexsort(flat.T[::-1])
     flat = np.ascontiguousarray(flat[order])
@@ -346,7 +346,7 @@ def _join(group: Group, choice: Int64, head: Int64, reduce: Int64, parts: list[t
     )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _fits(  # type: ignore[no-untyped-def]
     at, depth, block, least, piece, column, rows, transient, budget
 ):
@@ -371,7 +371,7 @@ def _fits(  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _enumerate(  # type: ignore[no-untyped-def]
     block, lengths, budget, work_limit, piece, column, rank, rows, transient, executed, ends, single, most_trials, room
 ):

@@ -30,9 +30,7 @@ def boundaries(tables: Tables, chosen: Sequence[int]) -> tuple[int, ...]:
     return (0, *np.cumsum(sizes).tolist())
 
 
-def assignment(
-    maker: ItemMaker, tables: Tables, chosen: Sequence[int], points: Sequence[int]
-) -> Assignment | None:
+def assignment(maker: ItemMaker, tables: Tables, chosen: Sequence[int], points: Sequence[int]) -> Assignment | None:
     """The plan of one item and one of its points per group; None when a point stands for several multisets."""
     problem, chain = tables.problem, tables.chain
     counts: list[tuple[tuple[int, ...], ...]] = [()] * problem.num_pieces

@@ -231,18 +231,21 @@ class _Engine:
         return None
 
     def _find_plan(self, tables: Tables, limit: int) -> bool | None:
-        """A first plan within the limit, then better ones by annealing. False: there is none."""
-        if self.best_time is None:
-            allowed = Limits(self.limits.deadline, self.limits.nodes + FIRST_PLAN_NODES, self.limits.stop)
-            allowed.nodes = self.limits.nodes
-            decision = Decision(self.maker, tables, self.known, self.offer)
-            verdict = decision.run(limit, allowed, lambda: self.best_time, first_only=True)
-            self.limits.nodes = allowed.nodes
-            self.learnt += decision.learnt
-            if verdict is False:
-                return False
+        """Plans within the limit: by annealing, or else the first one of a walk. False: there is none."""
+        if np.any(tables.after[0, -1, : len(tables.rows)] > tables.scales * limit):
+            return False
         self._anneal(tables)
-        return True
+        if self.best_time is not None:
+            return True
+        allowed = Limits(self.limits.deadline, self.limits.nodes + FIRST_PLAN_NODES, self.limits.stop)
+        allowed.nodes = self.limits.nodes
+        decision = Decision(self.maker, tables, self.known, self.offer)
+        verdict = decision.run(limit, allowed, lambda: self.best_time, first_only=True)
+        self.limits.nodes = allowed.nodes
+        self.learnt += decision.learnt
+        if verdict:
+            self._anneal(tables)
+        return verdict
 
     def _anneal(self, tables: Tables) -> None:
         if self.problem.num_pieces < 2:

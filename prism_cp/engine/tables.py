@@ -230,7 +230,7 @@ def _by_delta(chain: Chain, items: Items) -> Items:
     )  # fmt: skip
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _tail(p, r, weight, credit, most_hidden, reduce, rank_of, bucket, times, x):  # type: ignore[no-untyped-def]
     """Least tail of rank r along cut x: hidden time counts as credit only where the path pays for what it saves."""
     hidden = np.int64(0)
@@ -240,7 +240,7 @@ def _tail(p, r, weight, credit, most_hidden, reduce, rank_of, bucket, times, x):
     return weight * max(bucket[r], reduce[r] - hidden)
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _worth(  # type: ignore[no-untyped-def]
     first, base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, varies, out
 ):
@@ -272,7 +272,7 @@ def _worth(  # type: ignore[no-untyped-def]
             out[i, x] = value + best
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _points(  # type: ignore[no-untyped-def]
     base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, out
 ):
@@ -289,7 +289,7 @@ def _points(  # type: ignore[no-untyped-def]
             out[p, x] = value
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _least(delta_item, worth, least, first, stop):  # type: ignore[no-untyped-def]
     least[:, first:stop] = np.int64(1) << 60
     for delta in range(len(least)):
@@ -298,7 +298,7 @@ def _least(delta_item, worth, least, first, stop):  # type: ignore[no-untyped-de
                 least[delta, x] = min(least[delta, x], worth[i, x])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _after(down, least, following, after, first, stop):  # type: ignore[no-untyped-def]
     impossible = np.int64(1) << 60
     after[:, first:stop] = impossible
@@ -311,7 +311,7 @@ def _after(down, least, following, after, first, stop):  # type: ignore[no-untyp
                 after[state, x] = min(after[state, x], least[delta, x] + following[rest, x])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _before(down, least, previous, before, columns):  # type: ignore[no-untyped-def]
     impossible = np.int64(1) << 60
     for delta in range(down.shape[0]):
@@ -323,7 +323,7 @@ def _before(down, least, previous, before, columns):  # type: ignore[no-untyped-
                 before[rest, x] = min(before[rest, x], least[delta, x] + previous[state, x])
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _useful(item_delta, down, worth, before, after, limits, columns, mask):  # type: ignore[no-untyped-def]
     impossible = np.int64(1) << 60
     for i in range(len(item_delta)):

@@ -8,7 +8,7 @@ from numba import njit
 EXHAUSTED, LEAF, NODE_LIMIT = 0, 1, 2
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _shift_down(mask, by, out):  # type: ignore[no-untyped-def]
     """Bit s of `out` is bit s + by of `mask`."""
     words = len(mask)
@@ -22,7 +22,7 @@ def _shift_down(mask, by, out):  # type: ignore[no-untyped-def]
         out[w] = value
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _runs(g, mask_rows, masks, sizes, steps, step_start, mask, length, scratch):  # type: ignore[no-untyped-def]
     """Update the runs at depth g to depth g + 1; whether every run still has a possible first layer."""
     mask[g + 1] = mask[g]
@@ -60,7 +60,7 @@ def _runs(g, mask_rows, masks, sizes, steps, step_start, mask, length, scratch):
     return True
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def walk(  # type: ignore[no-untyped-def]
     limits, columns, worth, start, item_delta, delta_start, delta_item, least, down, after, mask_rows, masks, sizes,
     steps, step_start, prefix, state, run_mask, run_length, order, pointer, chosen, depth, most_nodes,
@@ -128,7 +128,7 @@ def walk(  # type: ignore[no-untyped-def]
     return 0, depth, nodes
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def walk_points(limits, worth, start, chosen, pointer, depth, most_nodes):  # type: ignore[no-untyped-def]
     """The same for one complete choice of items: next combination of points that no cut forbids.
 

@@ -154,7 +154,7 @@ class Batch:
 
     def tighten(self, rows: np.ndarray) -> np.ndarray:
         """A better lower bound per row, in seconds: its work bound, raised step by step until a plan is possible."""
-        bounds = self.bounds_s[rows].copy()
+        bounds: np.ndarray = self.bounds_s[rows].copy()
         left = np.arange(len(rows))
         for _ in range(LADDER_STEPS):
             targets = bounds[left] * LADDER_FACTOR
