@@ -59,7 +59,8 @@ def _sizes(instance: Instance, layout: Layout) -> Iterator[tuple[str, str]]:
 def _pins(instance: Instance, layout: Layout) -> Iterator[tuple[str, str]]:
     """Values the search space does not allow."""
     for field in PINNABLE:
-        allowed = getattr(instance.layout, field)
+        # a space that names no schedule means the default ones, not all
+        allowed = instance.layout.schedules if field == "schedule" else getattr(instance.layout, field)
         value = getattr(layout, field)
         # True == 1: a bool pinned as such must not accept a number, which Layout's types already exclude.
         if allowed is not None and value not in allowed:
