@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from prism_cp.inputs.layout import Layout
+from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
@@ -36,6 +37,7 @@ class LayoutOutcome:
     reason: str = ""
     problem: StageProblem | None = None
     assignment: Assignment | None = None
+    cuts: tuple[PathCut, ...] = ()  # paths learnt while it was decided
 
 
 @dataclass(frozen=True)

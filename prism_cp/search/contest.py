@@ -127,7 +127,7 @@ class Contest:
             value = solution.pipeline_time + problem.barrier
             if best is None or value < best:
                 best, assignment = value, solution.assignment
-        updated = LayoutOutcome(outcome.layout, "open", lower, best, "", problem, assignment)
+        updated = LayoutOutcome(outcome.layout, "open", lower, best, "", problem, assignment, solution.cuts)
         if best is not None:
             state.improve(updated)
         if solution.status == "optimal":

@@ -9,7 +9,6 @@ from dataclasses import replace
 from prism_cp import engine
 from prism_cp.cp.solve import StageSolution, StageStatus, solve_stage_problem
 from prism_cp.partition.boundary_search import search_boundaries, searchable
-from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
 

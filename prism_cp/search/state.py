@@ -191,6 +191,7 @@ class SearchState:
             outcome.reason if reason is None else reason,
             outcome.problem,
             outcome.assignment,
+            outcome.cuts,
         )
         self.counts[final.ending] += 1
         if final.ending == "open":
