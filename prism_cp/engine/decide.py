@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.cp.solve import solve_stage_problem
+from prism_cp.engine.aggregate import Aggregator
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries, simulate_points
 from prism_cp.engine.tables import Row, Tables, row_of
@@ -24,7 +25,9 @@ from prism_cp.stage_problem import Assignment
 
 Int64 = NDArray[np.int64]
 
-NODES_PER_SLICE = 1_000_000
+NODES_PER_SLICE = 200_000
+AGGREGATE_AFTER = 1 << 60
+ROUNDS = 40  # of the search for weights
 LEAF_NODES = 300_000
 LEAF_PATHS = 60  # paths learnt at one complete choice before it is handed on
 
@@ -64,6 +67,7 @@ class Decision:
         self.maker, self.tables, self.known, self.offer = maker, tables, known, offer
         self.learnt: list[PathCut] = []
         self.undecided = False
+        self.aggregator = Aggregator(tables)
         chain, groups = tables.chain, len(tables.items)
         columns = tables.after.shape[2]
         self._prefix = np.zeros((groups + 1, columns), np.int64)
@@ -94,6 +98,7 @@ class Decision:
         tables, chain = self.tables, self.tables.chain
         if np.any(np.diff(tables.start) == 0):
             return False
+        spent = 0
         while True:
             known = best()
             if known is not None and known <= target:
@@ -109,6 +114,7 @@ class Decision:
                 self._order, self._pointer, self._chosen, self._depth, NODES_PER_SLICE,
             )  # fmt: skip
             limits.nodes += int(nodes)
+            spent += int(nodes)
             if state == EXHAUSTED:
                 return None if self.undecided else False
             if state == LEAF:
@@ -116,6 +122,25 @@ class Decision:
                 self._depth = len(tables.items) - 1
             if limits.reached():
                 return None
+            if spent >= AGGREGATE_AFTER:
+                spent = 0
+                self._aggregate(target)
+
+    def _aggregate(self, target: int) -> None:
+        """Refute a short part of the present choice by a weighted sum of cuts."""
+        low, high = 0, min(self._depth, len(self.tables.items) - 1)
+        found = None
+        while low < high:
+            depth = (low + high) // 2 if found is not None else high
+            row = self.aggregator.refute(self._chosen[:depth].tolist(), target, ROUNDS)
+            if row is None:
+                if found is None:
+                    return
+                low = depth + 1
+            else:
+                found, high = row, depth
+        if found is not None:
+            self.add_rows([found])
 
     # -- complete choices ----------------------------------------------------------------------------------------------
 

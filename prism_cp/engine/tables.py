@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from prism_cp.engine.chain import Chain
+from prism_cp.engine.chain import Chain, Group
 from prism_cp.engine.items import Items
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import StageProblem
@@ -52,6 +52,61 @@ def row_of(cut: PathCut, p2p: int) -> Row:
     return Row(times, np.array(cut.head, np.int64), np.array(cut.tail, np.int64), cut.p2p * p2p, 1)
 
 
+class Coefficients:
+    """Cuts split by group, in the order the kernels take them.
+
+    Attributes
+    ----------
+    rows : list of Row
+    constants, scales : int64 arrays [rows]
+    """
+
+    def __init__(self, problem: StageProblem, groups: Sequence[Group]) -> None:
+        self.rows: list[Row] = []
+        self.constants, self.scales = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        self._groups = groups
+        self._rank_of = [np.array(group.rank_of, np.int64) for group in groups]
+        self._bucket = [np.array([problem.ranks[r].last_bucket for r in group.ranks], np.int64) for group in groups]
+        self._split: list[tuple[Int64, ...]] = [() for _ in groups]
+
+    def copy(self) -> Coefficients:
+        """A copy that grows on its own."""
+        other = object.__new__(Coefficients)
+        other.__dict__.update(self.__dict__, rows=list(self.rows), _split=list(self._split))
+        return other
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Append cuts."""
+        if not rows:
+            return
+        self.rows += rows
+        times = np.stack([row.times for row in rows])
+        heads, tails = np.stack([row.head for row in rows]), np.stack([row.tail for row in rows])
+        for g, group in enumerate(self._groups):
+            fresh = (times[:, list(group.stages)], heads[:, list(group.ranks)], tails[:, list(group.ranks)])
+            old = self._split[g]
+            joined = [np.concatenate(pair) for pair in zip(old, fresh, strict=True)] if old else fresh
+            self._split[g] = tuple(np.ascontiguousarray(array) for array in joined)
+        self.constants = np.append(self.constants, [row.constant for row in rows])
+        self.scales = np.append(self.scales, [row.scale for row in rows])
+
+    def of_group(self, g: int, first: int = 0, stop: int | None = None) -> tuple[Int64, ...]:
+        """Rank of every stage, last buckets, and times, heads and tails of the cuts first..stop."""
+        times, heads, tails = self._split[g]
+        return self._rank_of[g], self._bucket[g], times[first:stop], heads[first:stop], tails[first:stop]
+
+
+def point_worth(coefficients: Coefficients, g: int, items: Items, item: int, first: int = 0) -> Int64:
+    """Worth [points, cuts] of every single point of an item of group g under the cuts from `first` on."""
+    begin, end = int(items.first[item]), int(items.first[item + 1])
+    out = np.empty((end - begin, len(coefficients.rows) - first), np.int64)
+    _points(
+        items.base[item], items.extra[begin:end], items.credit[begin:end], items.most_hidden[item],
+        items.head[item], items.reduce[item], *coefficients.of_group(g, first), out,
+    )  # fmt: skip
+    return out
+
+
 class Tables:
     """Values and suffix tables of the items of all groups, which stand one group after another.
 
@@ -70,9 +125,8 @@ class Tables:
     least : int64 array [deltas, columns]
         Least worth over the items that take the same layers.
     after : int64 array [groups + 1, states, columns]
-    rows : list of Row
-        One per used column.
-    constants, scales : int64 arrays [used columns]
+    coefficients : Coefficients
+        The cuts, one per used column.
     """
 
     def __init__(self, problem: StageProblem, chain: Chain, items: Sequence[Items]) -> None:
@@ -91,18 +145,30 @@ class Tables:
         self.delta_start = np.append(0, np.cumsum([len(down) for down in downs]))
         self.delta_item = np.append(np.concatenate(firsts), self.start[-1]).astype(np.int64)
         self.down = np.ascontiguousarray(np.concatenate(downs))
-        self.rows: list[Row] = []
-        self.constants, self.scales = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._coefficients: list[tuple[Int64, ...]] = [() for _ in self.items]
+        self.coefficients = Coefficients(problem, chain.groups)
         self.worth = np.zeros((int(self.start[-1]), 0), np.int64)
         self.least = np.zeros((len(self.down), 0), np.int64)
         self.after = np.zeros((len(self.items) + 1, chain.num_states, 0), np.int64)
 
+    @property
+    def rows(self) -> list[Row]:
+        """The cuts, one per used column."""
+        return self.coefficients.rows
+
+    @property
+    def constants(self) -> Int64:
+        """Of every cut."""
+        return self.coefficients.constants
+
+    @property
+    def scales(self) -> Int64:
+        """Of every cut."""
+        return self.coefficients.scales
+
     def add(self, rows: Sequence[Row]) -> None:
         """Append cuts."""
         first = len(self.rows)
-        self.rows += rows
-        self._take_coefficients(rows)
+        self.coefficients.add(rows)
         stop = len(self.rows)
         if stop > self.after.shape[2]:
             columns = (stop // STEP + 1) * STEP
@@ -122,47 +188,13 @@ class Tables:
             varies = np.flatnonzero(items.extra.any(axis=0).reshape(-1))
             _worth(
                 items.first, items.base, items.extra, items.credit, items.most_hidden, items.head, items.reduce,
-                *self._arguments(g, first, stop), varies, out,
+                *self.coefficients.of_group(g, first, stop), varies, out,
             )  # fmt: skip
         return out
 
     def point_worth(self, g: int, item: int, first: int = 0) -> Int64:
         """Worth [points, cuts] of every single point of a group's item under the cuts from `first` on."""
-        items = self.items[g]
-        begin, end = int(items.first[item]), int(items.first[item + 1])
-        out = np.empty((end - begin, len(self.rows) - first), np.int64)
-        _points(
-            items.base[item], items.extra[begin:end], items.credit[begin:end], items.most_hidden[item],
-            items.head[item], items.reduce[item], *self._arguments(g, first, len(self.rows)), out,
-        )  # fmt: skip
-        return out
-
-    def _arguments(self, g: int, first: int, stop: int) -> tuple[Int64, ...]:
-        """Coefficients of the cuts first..stop in group g, in the order of the kernels' parameters."""
-        group = self.items[g].group
-        times, heads, tails = self._coefficients[g]
-        return (
-            np.array(group.rank_of, np.int64),
-            np.array([self.problem.ranks[r].last_bucket for r in group.ranks], np.int64),
-            times[first:stop],
-            heads[first:stop],
-            tails[first:stop],
-        )
-
-    def _take_coefficients(self, rows: Sequence[Row]) -> None:
-        """Append the coefficients of some rows, split by group."""
-        if not rows:
-            return
-        times = np.stack([row.times for row in rows])
-        heads, tails = np.stack([row.head for row in rows]), np.stack([row.tail for row in rows])
-        for g, items in enumerate(self.items):
-            stages, ranks = list(items.group.stages), list(items.group.ranks)
-            fresh = (times[:, stages], heads[:, ranks], tails[:, ranks])
-            old = self._coefficients[g]
-            joined = [np.concatenate(pair) for pair in zip(old, fresh, strict=True)] if old else fresh
-            self._coefficients[g] = tuple(np.ascontiguousarray(array) for array in joined)
-        self.constants = np.append(self.constants, [row.constant for row in rows])
-        self.scales = np.append(self.scales, [row.scale for row in rows])
+        return point_worth(self.coefficients, g, self.items[g], item, first)
 
     def _sum_up(self, first: int, stop: int) -> None:
         """Least worth by delta and suffix tables of the columns first..stop."""
@@ -198,9 +230,7 @@ class Tables:
         smaller = Tables(
             self.problem, self.chain, [each.select(part) for each, part in zip(self.items, parts, strict=True)]
         )
-        smaller.rows = list(self.rows)
-        smaller.constants, smaller.scales = self.constants, self.scales
-        smaller._coefficients = list(self._coefficients)
+        smaller.coefficients = self.coefficients.copy()
         columns = self.after.shape[2]
         smaller.worth = np.ascontiguousarray(self.worth[mask])
         smaller.least = np.zeros((len(smaller.down), columns), np.int64)
