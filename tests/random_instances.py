@@ -20,7 +20,7 @@ from prism_cp.inputs.layout import Layout
 from prism_cp.inputs.load import instance_from_mapping
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.layouts.admissible import AdmissibleLayouts, all_layouts
-from prism_cp.pipeline import live_vectors
+from prism_cp.pipeline import get_schedule, live_vectors
 from prism_cp.stage_problem import Assignment, KindCosts, StageProblem, StrategyCosts, rank_memories
 
 MIB = 2**20
@@ -30,8 +30,11 @@ ADAM_BYTES = 18  # bf16 weight, fp32 gradient, fp32 master weight and two moment
 RECOMPUTE = (("none", "full"), ("none", "full"), ("full",), ("none",), ("none", "layernorm", "full"))
 
 
-def random_instance(rng: random.Random) -> Instance:
-    """A random instance with at most `MOST_LAYOUTS` layouts and `MOST_PLANS` plans."""
+def random_instance(rng: random.Random, schedules: tuple[str, ...] | None = None) -> Instance:
+    """A random instance with at most `MOST_LAYOUTS` layouts and `MOST_PLANS` plans.
+
+    `schedules`: those to search, with one or two virtual stages per rank; None: GPipe, 1F1B or both.
+    """
     while True:
         num_devices = rng.choice((2, 2, 3, 4, 4, 4, 6, 8))
         hidden_size = rng.choice((256, 256, 512))
@@ -45,20 +48,23 @@ def random_instance(rng: random.Random) -> Instance:
             "job": {"gbs": 1, "seq_len": rng.choice((1024, 4096, 8192)), "precision": precision},
             "layout": {"recompute": list(rng.choice(RECOMPUTE))},
         }
-        changed = _varied(instance_from_mapping(raw), rng)
+        changed = _varied(instance_from_mapping(raw), rng, schedules)
         if changed is not None:
             return changed
 
 
-def vary(instance: Instance, rng: random.Random) -> Instance:
+def vary(instance: Instance, rng: random.Random, schedules: tuple[str, ...] | None = None) -> Instance:
     """The instance with another batch, memory, search space and units: what leaves every formula the same."""
-    return _varied(instance, rng) or instance
+    return _varied(instance, rng, schedules) or instance
 
 
-def _varied(instance: Instance, rng: random.Random) -> Instance | None:
+def _varied(instance: Instance, rng: random.Random, schedules: tuple[str, ...] | None) -> Instance | None:
     """`vary`, or None when no draw is small enough."""
     for _ in range(30):
-        layout = instance.layout.model_copy(update=random_search_space(rng, instance.cluster.num_devices))
+        space = random_search_space(rng, instance.cluster.num_devices)
+        if schedules is not None:
+            space |= {"schedule": schedules, "vpp": (1, 2)}
+        layout = instance.layout.model_copy(update=space)
         job = instance.job.model_copy(update={"gbs": rng.choice((1, 2, 3, 4, 4, 6))})
         cluster = instance.cluster
         device = cluster.device.model_copy(update={"memory_bytes": _memory_bytes(rng, instance)})
@@ -85,7 +91,10 @@ def num_plans(instance: Instance) -> int:
     free = StrategyCosts("", 0, 0, 0, 0, 0, 0)
     table = tuple(KindCosts(kind, 0, 0, 0, 0, (free,) * len(strategies_for(kind, instance))) for kind in kinds)
     total = 0
-    for pp, count in Counter(layout.pp for layout in all_layouts(instance)).items():
+    pieces = Counter(
+        get_schedule(layout.schedule).num_pieces(layout.pp, layout.vpp) for layout in all_layouts(instance)
+    )
+    for pp, count in pieces.items():
         least = 0 if instance.layout.allow_empty_middle_stages else 1
         shape = StageProblem(
             schedule="1f1b",
@@ -142,13 +151,13 @@ class Case:
         return Tables(build_stage_problem(instance, layout, self.costs), self.costs.evaluate_exact(layout))
 
 
-def random_cases(seed: int, count: int) -> Iterator[Case]:
+def random_cases(seed: int, count: int, schedules: tuple[str, ...] | None = None) -> Iterator[Case]:
     """A family of `count` instances of one model, cluster and profile."""
     rng = random.Random(seed)
-    base = random_instance(rng)
+    base = random_instance(rng, schedules)
     formulas = CostModel(base)
     for index in range(count):
-        instance = base if index == 0 else vary(base, rng)
+        instance = base if index == 0 else vary(base, rng, schedules)
         case = make_case(instance, formulas)
         yield make_case(tighten(case, rng), formulas) if index % 4 else case
 

@@ -14,7 +14,7 @@ from typing import Literal
 from prism_cp.cp.exact import LiveVectors
 from prism_cp.pipeline import PathCut
 from prism_cp.pipeline.program import get_program
-from prism_cp.pipeline.schedules.base import Op, OpType
+from prism_cp.pipeline.schedules.base import FORWARDS, Op, OpType
 from prism_cp.stage_problem import Assignment, StageProblem
 
 Terms = dict[int, int]  # column -> coefficient
@@ -292,17 +292,22 @@ class LinearRows:
             else:
                 gap = start.plus(self.head[int(program.rank[number])], -1)
             self._row(f"order_{number}", gap, 0, None)
-            if data >= 0:
-                wait = problem.p2p if program.crosses[number] else 0
-                gap = start.plus(starts[data], -1).plus(durations[data], -1)
-                self._row(f"data_{number}", gap, wait, None)
+            # an overlapped forward waits for the data of its partner as well
+            block = int(program.block_predecessor[number])
+            for name, before, crosses in (
+                ("data", data, program.crosses[number]),
+                ("block", block, program.block_crosses[number]),
+            ):
+                if before >= 0:
+                    gap = start.plus(starts[before], -1).plus(durations[before], -1)
+                    self._row(f"{name}_{number}", gap, problem.p2p if crosses else 0, None)
         for rank, ops in enumerate(program.rank_ops):
             last = int(ops[-1])
             gap = self.pipeline_time.plus(starts[last], -1).plus(durations[last], -1).plus(self.tail[rank], -1)
             self._row(f"end_{rank}", gap, 0, None)
 
     def _duration(self, op: Op) -> Affine:
-        if op.type is OpType.FORWARD:
+        if op.type in FORWARDS:
             return self.forward[op.virtual_stage]
         if op.type is OpType.INPUT_GRAD:
             return self.input_grad[op.virtual_stage]

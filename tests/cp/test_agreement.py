@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
+from ortools.sat.python import cp_model
 
 from prism_cp.baselines.exhaustive import count_plans, exhaustive, exhaustive_layouts
 from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.export import solve_with_highs
-from prism_cp.cp.joint import prove_nothing_better, solve_joint
+from prism_cp.cp.joint import build_joint_model, prove_nothing_better, solve_joint
 from prism_cp.cp.solve import solve_stage_problem
 from prism_cp.inputs.layout import Layout
 from prism_cp.stage_problem import StageProblem
@@ -84,3 +85,25 @@ def test_joint_over_layouts_agrees_with_enumeration(seed: int) -> None:
     assert evaluate(chosen, joint.assignment).pipeline_time + chosen.barrier == best[0]
     assert prove_nothing_better(candidates, best[0] - 1) is True
     assert prove_nothing_better(candidates, best[0]) is False
+
+
+@pytest.mark.parametrize("seed", range(300, 324))
+def test_start_times_alone_give_the_exact_time_of_every_schedule(seed: int) -> None:
+    """The model's own value of every plan: with a wrong operation it would differ from the simulated time."""
+    rng = random.Random(seed)
+    name = ("zb-h1", "zb-v", "dualpipe", "dualpipev", "interleaved", "1f1b")[seed % 6]
+    while True:
+        problem = random_stage_problem(rng, schedules=(name,), max_pp=2, max_layers=4, max_strategies=2)
+        if 0 < count_plans(problem) <= 300:
+            break
+    optimum = exhaustive(problem).pipeline_time
+    joint = build_joint_model([(layout_of(problem), problem)])
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    code = solver.solve(joint.model)
+    assert joint.uses_paths == [False]
+    if optimum is None:
+        assert code == cp_model.INFEASIBLE
+    else:
+        assert code == cp_model.OPTIMAL
+        assert int(solver.value(joint.objective)) == optimum + problem.barrier

@@ -7,6 +7,7 @@ import pytest
 from prism_cp.baselines.exhaustive import exhaustive_layouts
 from prism_cp.check import check_plan
 from prism_cp.cp.joint import solve_joint
+from prism_cp.inputs.layout import SCHEDULES
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.plan_builder import build_plan
 from prism_cp.search.solve import solve_instance
@@ -14,6 +15,7 @@ from tests.random_instances import Case, random_cases
 
 FAMILY = 15  # instances that share their formulas
 DEFAULT = range(34)  # 510 instances
+EVERY_SCHEDULE = range(700, 708)
 BY_NAME = range(1_000, 1_000 + 10_000 // FAMILY + 1)
 
 
@@ -44,10 +46,16 @@ def test_decomposed_joint_exhaustive_agree(seed: int) -> None:
         assert_all_agree(case, f"family {seed}, instance {index}")
 
 
+@pytest.mark.parametrize("seed", EVERY_SCHEDULE)
+def test_decomposed_joint_exhaustive_agree_over_every_schedule(seed: int) -> None:
+    for index, case in enumerate(random_cases(seed, 8, SCHEDULES)):
+        assert_all_agree(case, f"family {seed}, instance {index}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", BY_NAME)
 def test_decomposed_joint_exhaustive_agree_10000(seed: int) -> None:
-    for index, case in enumerate(random_cases(seed, FAMILY)):
+    for index, case in enumerate(random_cases(seed, FAMILY, SCHEDULES if seed % 4 == 0 else None)):
         assert_all_agree(case, f"family {seed}, instance {index}")
 
 
