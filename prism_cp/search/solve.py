@@ -20,14 +20,13 @@ import numpy as np
 
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
-from prism_cp.integer_tables import CostModel, build_stage_problem
+from prism_cp.integer_tables import CostModel
 from prism_cp.layouts.admissible import AdmissibleLayouts
-from prism_cp.result import LayoutOutcome, SearchResult
+from prism_cp.result import SearchResult
 from prism_cp.search.candidates import Batch, Candidates
 from prism_cp.search.contest import Contest
 from prism_cp.search.options import Progress, SearchOptions
 from prism_cp.search.state import SearchState
-from prism_cp.search.value import plan_value
 from prism_cp.stage_problem import Assignment
 
 FEW_ROWS = 4  # so few candidates are opened without sharper bounds
@@ -45,21 +44,18 @@ def solve_instance(
 
     Parameters
     ----------
-    known : sequence of (Layout, Assignment)
-        Plans known to fit, e.g. those of the same instance with less memory: the search starts from the best of them.
     progress : callable, optional
         Called with a `Progress` whenever something changes, at most a few times a second.
     stop : threading.Event, optional
         Set it (from a signal handler, say) to get the incumbent with its true gap.
     known : sequence of (Layout, Assignment), optional
-        Plans to start from; those that do not fit this instance are passed over.
+        Plans to start from, e.g. one of the same instance with less memory; those that do not fit this instance are
+        passed over.
 
     Raises
     ------
     InstanceError
         No layout is admissible at all.
-    ValueError
-        A known plan does not fit.
     """
     started = time.monotonic()
     admissible = AdmissibleLayouts(instance)
@@ -67,10 +63,6 @@ def solve_instance(
     candidates = Candidates(admissible, costs)
     state = SearchState(instance, options, admissible.num_layouts, started, progress, stop)
     state.unexpanded_bound = candidates.bound_of_rest(0)
-    for layout, assignment in known:
-        problem = build_stage_problem(instance, layout, costs)
-        value = plan_value(problem, assignment)
-        state.improve(LayoutOutcome(layout, "open", 0, value, "known beforehand", problem, assignment))
     for layout, assignment in known:
         state.take_known(layout, assignment, costs)
     _expand(candidates, state)
