@@ -137,10 +137,15 @@ def work_bounds(kind_cost, first_end, last_end, prefix_counts, ranks, micro_batc
 @njit(cache=True)
 def convex_hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
     """Lower convex hull of (activation, cost), from the fastest point to the one with least activation."""
-    order = np.argsort(activation, kind="mergesort")
+    order = np.zeros(len(activation), np.int64)  # most activation first; by hand, numpy's sorts take long to compile
+    for index in range(len(activation)):
+        place = index
+        while place and activation[order[place - 1]] < activation[index]:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = index
     size = 0
-    for position in range(len(order) - 1, -1, -1):  # most activation first
-        index = order[position]
+    for index in order:
         a, c = activation[index], cost[index]
         while size and (out_c[size - 1] >= c):
             size -= 1
@@ -205,12 +210,22 @@ def transient_brackets(transient, lows, tops):  # type: ignore[no-untyped-def]
     A plan's largest transient on a rank lies in one bracket: it is at least the bracket's low, and no strategy above
     its top is used. Unused entries of `transient` are negative.
     """
-    values = np.sort(transient[transient >= 0])
+    values = np.zeros(len(transient))
+    size = 0
+    for value in transient:
+        if value < 0:
+            continue
+        place = size
+        while place and values[place - 1] > value:
+            values[place] = values[place - 1]
+            place -= 1
+        values[place] = value
+        size += 1
     count = 0
     cuts = np.zeros(len(lows) - 1, np.int64)
     for _ in range(len(lows) - 1):
         best, widest = -1, 0.0
-        for i in range(1, len(values)):
+        for i in range(1, size):
             taken = False
             for j in range(count):
                 taken |= cuts[j] == i
@@ -218,12 +233,15 @@ def transient_brackets(transient, lows, tops):  # type: ignore[no-untyped-def]
                 best, widest = i, values[i] - values[i - 1]
         if best < 0:
             break
-        cuts[count] = best
+        place = count
+        while place and cuts[place - 1] > best:
+            cuts[place] = cuts[place - 1]
+            place -= 1
+        cuts[place] = best
         count += 1
-    cuts = np.sort(cuts[:count])
     start = 0
     for bracket in range(count + 1):
-        stop = cuts[bracket] if bracket < count else len(values)
+        stop = cuts[bracket] if bracket < count else size
         lows[bracket], tops[bracket] = values[start], values[stop - 1]
         start = stop
     return count + 1

@@ -3,7 +3,7 @@
 Given the boundaries, every rank's best strategies are its own affair: the forward time does not depend on the strategy
 and every path counts a rank's backward with a non-negative coefficient, so the fastest strategies that fit are best.
 What remains is the choice of boundaries. Every path of the event graph is a cut that is a sum over ranks; with the
-least value of the later ranks tabulated per boundary, a partial choice is dropped as soon as one cut exceeds the target.
+least value of the later ranks tabulated per boundary, a partial choice is dropped as soon as a cut exceeds the target.
 A complete choice is simulated: it meets the target, or its critical path becomes a new cut.
 
 A refutation counts only when the search is exhausted with integer tables. Where an item's time is not attained by a

@@ -216,6 +216,7 @@ def _relaxed_items(  # type: ignore[no-untyped-def]
     kinds = prefix.shape[0]
     p, length = items.shape[0], items.shape[1] - 1
     counts = np.zeros(kinds, np.int64)
+    layers = np.zeros(kinds)  # the same as floats: one compiled version of `least_cost` serves all callers
     for i in range(p):
         if not mask[i]:
             continue
@@ -228,11 +229,14 @@ def _relaxed_items(  # type: ignore[no-untyped-def]
                 hidden = 0
                 for k in range(kinds):
                     counts[k] = prefix[k, stop] - prefix[k, start]
+                    layers[k] = counts[k]
                     hidden += counts[k] * hide[i, k]
                 room = _room(i, counts, static, optimizer, end, rank, buffers)
                 if room < end[i, 5]:
                     break  # more layers only take more memory
-                cost = least_cost(counts, number, lows, hull_a, hull_c, size, room, end[i, 5], rank[i, 1], 0.0)
+                cost = least_cost(
+                    layers, number, lows, hull_a, hull_c, size, float(room), float(end[i, 5]), rank[i, 1], 0.0
+                )
                 if cost < 0:
                     break
                 time = np.int64(np.ceil(cost * (1 - SLACK))) + end[i, 0] + end[i, 1]
