@@ -99,7 +99,7 @@ def _draw_span(figure: Figure, axes: Axes, timeline: Timeline, start: int, stop:
             left, right = max(begin, start) * factor, min(finish, stop) * factor
             bars[colour].append((left, right, rank))
             text = str(microbatch)
-            if (right - left) * inches >= INCHES_PER_CHARACTER * len(text) + 0.05 and row_inches >= 0.16:
+            if (right - left) * inches >= INCHES_PER_CHARACTER * len(text) + 0.02 and row_inches >= 0.16:
                 labels.append(((left + right) / 2, rank, text, _readable_on(colour)))
     axes.set_facecolor(WAITING_COLOUR)
     for colour, rows in bars.items():
