@@ -48,10 +48,16 @@ class Contest:
         assert outcome.problem is not None
         return None if self.state.target is None else self.state.target - outcome.problem.barrier
 
+    def _take(self) -> LayoutOutcome:
+        """The contested layout of least bound; the bound goes on counting while it is being solved."""
+        outcome = self.state.contested.pop(0)
+        self.state.being_solved.append(outcome)
+        return outcome
+
     def _run_here(self) -> None:
         state = self.state
         while state.contested and not state.stopped():
-            outcome = state.contested.pop(0)
+            outcome = self._take()
             self._settle(outcome, self._solve_in_thread(outcome))
             self._drop_excluded()
 
@@ -84,7 +90,7 @@ class Contest:
         try:
             while (state.contested or running) and not state.stopped():
                 while state.contested and len(running) < state.options.workers:
-                    outcome = state.contested.pop(0)
+                    outcome = self._take()
                     assert outcome.problem is not None
                     problem = outcome.problem.replace(labels={})
                     future = pool.submit(
@@ -104,6 +110,7 @@ class Contest:
                 state.report()
         finally:
             state.contested += running.values()
+            state.being_solved = []
             processes = list((getattr(pool, "_processes", None) or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
             if running:
@@ -140,3 +147,4 @@ class Contest:
             state.close(updated, "no_better", "its bound reaches the incumbent")
         else:
             state.close(updated, "open", "stopped before it was decided")
+        state.being_solved = [other for other in state.being_solved if other is not outcome]

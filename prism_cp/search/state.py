@@ -40,6 +40,7 @@ class SearchState:
         self.stop = stop or threading.Event()
         self.incumbent: LayoutOutcome | None = None
         self.contested: list[LayoutOutcome] = []
+        self.being_solved: list[LayoutOutcome] = []  # taken out of `contested`, not closed yet
         self.closed: list[LayoutOutcome] = []  # endings worth telling about, with their numbers
         self.counts: dict[Ending, int] = {"pruned": 0, "no_better": 0, "solved": 0, "infeasible": 0, "open": 0}
         self.open_bounds: list[int] = []
@@ -202,7 +203,8 @@ class SearchState:
 
     def bound(self) -> int | None:
         """Proven lower bound over all layouts; None when every layout is infeasible."""
-        bounds = list(self.open_bounds) + [outcome.lower_bound for outcome in self.contested]
+        undecided = [*self.contested, *self.being_solved]
+        bounds = list(self.open_bounds) + [outcome.lower_bound for outcome in undecided]
         if self.objective is not None:
             target = self.target
             assert target is not None
