@@ -19,9 +19,11 @@ from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.anneal import Annealer
 from prism_cp.engine.chain import make_chain
-from prism_cp.engine.decide import Decision, Limits
+from prism_cp.engine.complete import StrategyPaths
+from prism_cp.engine.decide import Decision
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries
+from prism_cp.engine.limits import Limits
 from prism_cp.engine.tables import Tables, row_of
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
@@ -31,7 +33,9 @@ EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknow
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
 LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one after another
 FIRST_PLAN_NODES = 2_000_000
-TRIALS = 20_000
+TRIALS = 60_000
+POLISH_PATHS = 12
+POLISHED = 6  # boundaries whose strategies are searched after annealing
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class _Engine:
         self.known = dict.fromkeys([*static_cuts(problem), *cuts])
         self.num_static = len(self.known) - len(self.given)
         self.learnt: list[PathCut] = []
+        self.paths: StrategyPaths | None = None
         chain = make_chain(problem)
         self.chain = chain
         if chain is not None:
@@ -227,6 +232,11 @@ class _Engine:
                 continue
             if self.best_time is None and limit < self.cap():
                 continue
+            if limit < self.cap():  # annealing may go beyond the limit; what it reached bounds the rest
+                tables = self._make_tables(self.cap())
+            if tables is None:
+                self.low = max(self.low, self.cap() + 1)
+                return None
             return self._reduced(tables, self.cap())
         return None
 
@@ -239,7 +249,7 @@ class _Engine:
             return True
         allowed = Limits(self.limits.deadline, self.limits.nodes + FIRST_PLAN_NODES, self.limits.stop)
         allowed.nodes = self.limits.nodes
-        decision = Decision(self.maker, tables, self.known, self.offer)
+        decision = self._decision(tables)
         verdict = decision.run(limit, allowed, lambda: self.best_time, first_only=True)
         self.limits.nodes = allowed.nodes
         self.learnt += decision.learnt
@@ -271,6 +281,17 @@ class _Engine:
         self.known.update(dict.fromkeys(new))
         self.learnt += new
         tables.add([row_of(path, self.problem.p2p) for path in new])
+        decision = self._decision(tables)
+        for row in kept[: min(count, POLISHED)]:
+            chosen = annealer.items_of(row)
+            assert chosen is not None
+            decision.completer.complete(chosen.tolist(), self.cap(), self.limits, POLISH_PATHS)
+        self.learnt += decision.learnt
+
+    def _decision(self, tables: Tables) -> Decision:
+        if self.paths is None:
+            self.paths = StrategyPaths(tables)
+        return Decision(self.maker, tables, self.known, self.paths, self.offer)
 
     def _reduced(self, tables: Tables, target: int) -> Tables:
         """Only items that can be part of a plan within the target."""
@@ -293,7 +314,7 @@ class _Engine:
             if target < self.low:
                 continue
             smaller = self._reduced(tables, target)
-            decision = Decision(self.maker, smaller, self.known, self.offer)
+            decision = self._decision(smaller)
             verdict = decision.run(target, self.limits, lambda: self.best_time)
             self.learnt += decision.learnt
             tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt])

@@ -1,0 +1,180 @@
+"""Engine room: the best strategies once every group has its item, that is, once the boundaries are fixed.
+
+Paths that only tell strategies apart are kept beside the tables: they would slow the walk down and refute little there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism_cp.cp.solve import solve_stage_problem
+from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.leaf import assignment, boundaries, simulate_points
+from prism_cp.engine.limits import Limits
+from prism_cp.engine.tables import Coefficients, Tables, point_worth, row_of
+from prism_cp.engine.walk import EXHAUSTED, NODE_LIMIT, walk_points
+from prism_cp.pipeline import PathCut
+from prism_cp.stage_problem import Assignment
+
+Int64 = NDArray[np.int64]
+
+MOST_NODES = 2_000_000  # combinations of points looked at per complete choice before it is handed on
+MOST_PATHS = 250  # paths learnt at one complete choice before it is handed on
+
+Offer = Callable[[Assignment], int]  # takes note of a plan that fits, returns its pipeline time
+
+
+class StrategyPaths:
+    """Paths that complete choices have taught, shared by all walks of a solve."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.paths: list[PathCut] = []
+        self.coefficients = Coefficients(tables.problem, tables.chain.groups)
+
+    def add(self, path: PathCut, p2p: int) -> None:
+        """Take note of a new path."""
+        self.paths.append(path)
+        self.coefficients.add([row_of(path, p2p)])
+
+
+class Completer:
+    """Decides complete choices of items of some tables.
+
+    Attributes
+    ----------
+    undecided : bool
+        Whether some choice could not be decided.
+    """
+
+    def __init__(
+        self,
+        maker: ItemMaker,
+        tables: Tables,
+        known: dict[PathCut, None],
+        paths: StrategyPaths,
+        offer: Offer,
+        learn: Callable[[PathCut], bool],
+    ) -> None:
+        self.maker, self.tables, self.known, self.paths = maker, tables, known, paths
+        self.offer, self.learn = offer, learn
+        self.undecided = False
+
+    def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_paths: int | None = None) -> None:
+        """Find the best plan within the target of one item per group, or leave it undecided.
+
+        Parameters
+        ----------
+        most_paths
+            Give up after that many learnt paths; by default the stage model has the last word then.
+        """
+        tables = self.tables
+        groups = range(len(tables.items))
+        local = [number - int(tables.start[g]) for g, number in enumerate(chosen)]
+        points = [int(tables.items[g].best[local[g]]) for g in groups]
+        value, path = simulate_points(tables, chosen, points)
+        decided = True
+        if value <= target:
+            real = self._plan(chosen, points)
+            decided = real is not None and real <= target
+            if real is not None and decided:
+                target = real - 1
+        if decided:
+            self.learn(path)
+            if not self._passes(chosen, target) or self._refuted_by_paths(local, target):
+                return
+            decided = self._search(chosen, local, target, limits, most_paths or MOST_PATHS)
+        if not decided and most_paths is None:
+            self._hand_on(chosen, target, limits)
+
+    def _search(self, chosen: Sequence[int], local: list[int], target: int, limits: Limits, most_paths: int) -> bool:
+        """Walk over combinations of points; whether the choice is decided."""
+        tables, pool, p2p = self.tables, self.paths.coefficients, self.tables.problem.p2p
+        groups = range(len(local))
+        worth = self._point_worth(local)
+        counts = [int(np.diff(tables.items[g].first[local[g] : local[g] + 2])[0]) for g in groups]
+        start = np.append(0, np.cumsum(counts)).astype(np.int64)
+        begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
+        picked, pointer = np.zeros(len(counts), np.int64), start[:-1].copy()
+        nodes = 0
+        for _ in range(most_paths):
+            constants = np.append(tables.constants, pool.constants)
+            limit = np.append(tables.scales, pool.scales) * target - constants
+            pointer[0] = start[0]
+            state, _, used = walk_points(limit, worth, start, picked, pointer, 0, MOST_NODES - nodes)
+            nodes += int(used)
+            if state == EXHAUSTED:
+                return True
+            if state == NODE_LIMIT or limits.reached():
+                return False
+            points = [begin[g] + int(picked[g]) for g in groups]
+            value, path = simulate_points(tables, chosen, points)
+            if value <= target:
+                real = self._plan(chosen, points)
+                if real is None or real > target:
+                    return False
+                target = real - 1
+            if path not in self.known and path not in self.paths.paths:
+                self.paths.add(path, p2p)
+                fresh = [point_worth(pool, g, tables.items[g], local[g], len(pool.rows) - 1) for g in groups]
+                worth = np.hstack([worth, np.concatenate(fresh)])
+                continue
+            limit = np.append(tables.scales, pool.scales) * target
+            if not np.any(worth[picked].sum(axis=0) + constants > limit):
+                return False  # a known path, passed only because another multiset hides more reduction
+        return False
+
+    def _point_worth(self, local: list[int]) -> Int64:
+        """Worth [points of all groups, cuts and strategy paths]."""
+        tables, pool = self.tables, self.paths.coefficients
+        blocks = []
+        for g, item in enumerate(local):
+            block = tables.point_worth(g, item)
+            if pool.rows:
+                block = np.hstack([block, point_worth(pool, g, tables.items[g], item)])
+            blocks.append(block)
+        return np.concatenate(blocks)
+
+    def _passes(self, chosen: Sequence[int], target: int) -> bool:
+        """Whether no cut refutes the choice."""
+        tables = self.tables
+        value = tables.worth[list(chosen), : len(tables.rows)].sum(axis=0) + tables.constants
+        return not np.any(value > tables.scales * target)
+
+    def _refuted_by_paths(self, local: list[int], target: int) -> bool:
+        """Whether a strategy path refutes the choice whatever the strategies; if so it joins the tables."""
+        tables, pool = self.tables, self.paths.coefficients
+        if not pool.rows:
+            return False
+        value = pool.constants.copy()
+        for g, item in enumerate(local):
+            value += point_worth(pool, g, tables.items[g], item).min(axis=0)
+        refuting = np.flatnonzero(value > target)
+        if not len(refuting):
+            return False
+        self.learn(self.paths.paths[int(refuting[np.argmax(value[refuting])])])
+        return True
+
+    def _plan(self, chosen: Sequence[int], points: Sequence[int]) -> int | None:
+        """Offer the plan of these points; its pipeline time, None where a point stands for several multisets."""
+        plan = assignment(self.maker, self.tables, chosen, points)
+        return None if plan is None else self.offer(plan)
+
+    def _hand_on(self, chosen: Sequence[int], target: int, limits: Limits) -> None:
+        """Let the stage model decide a choice whose boundaries are fixed."""
+        bounds = boundaries(self.tables, chosen)
+        sizes = tuple(stop - start for start, stop in zip(bounds, bounds[1:], strict=False))
+        fixed = self.tables.problem.replace(min_layers=sizes, max_layers=sizes)
+        solution = solve_stage_problem(
+            fixed,
+            upper_bound=target,
+            cuts=[*self.known, *self.paths.paths],
+            time_limit_s=limits.remaining_s(),
+            stop=limits.stop,
+        )
+        if solution.assignment is not None:
+            self.offer(solution.assignment)
+        if solution.status not in ("optimal", "no_better", "infeasible"):
+            self.undecided = True
