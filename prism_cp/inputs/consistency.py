@@ -18,11 +18,15 @@ MAX_DEVICES = 1_000_000
 MAX_LAYERS = 10_000
 MAX_BATCH = 100_000_000  # sequences per step, and tokens per sequence
 RESERVED_KINDS = ("embedding", "head", "mtp")  # names of what is no decoder layer
+TIME_UNITS_S = (1e-9, 1.0)  # finer overflows 64-bit times, coarser tells no two plans apart
 NOT_INTERLEAVED = ("gpipe", "1f1b")
 
 
 def check_consistency(instance: Instance) -> None:
     """Raise `InstanceError` for the first contradiction between values that are each valid alone."""
+    finest, coarsest = TIME_UNITS_S
+    if not finest <= instance.time_unit_s <= coarsest:
+        raise InstanceError("time_unit_s", f"{instance.time_unit_s:g} seconds", f"{finest:g} … {coarsest:g}")
     check_model(instance.model)
     check_cluster(instance.cluster)
     _check_job(instance)
