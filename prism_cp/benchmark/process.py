@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -85,13 +86,20 @@ def _run(command: list[str], out: IO[bytes], err: IO[bytes]) -> tuple[float, int
     """Wall seconds, peak bytes and exit code; an interrupted wait ends the process first."""
     started = time.monotonic()
     actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1), (os.POSIX_SPAWN_DUP2, err.fileno(), 2)]
-    pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+    # A signal between the start and the wait would leave the process running, so it has to wait as well.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        _, status, usage = os.wait4(pid, 0)
-    except BaseException:
-        os.kill(pid, signal.SIGTERM)
-        os.waitpid(pid, 0)
-        raise
+        pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions, setsigmask=before)
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            _, status, usage = os.wait4(pid, 0)
+        except BaseException:
+            with suppress(ProcessLookupError, ChildProcessError):  # it may have ended just now
+                os.kill(pid, signal.SIGTERM)
+                os.waitpid(pid, 0)
+            raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     wall_s = time.monotonic() - started
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
     return wall_s, usage.ru_maxrss * unit, os.waitstatus_to_exitcode(status)

@@ -150,16 +150,17 @@ def _speaker(quiet: bool) -> Callable[[str], None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends like Ctrl-C: the running process is stopped, nothing is written."""
+    """SIGINT and SIGTERM stop the running process; nothing is written then."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     except KeyboardInterrupt:
         message_console().print("stopped; no table was written")
         raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
