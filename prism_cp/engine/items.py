@@ -372,6 +372,29 @@ def _fits(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _most_active(at, last, block, piece, rows, transient, budget):  # type: ignore[no-untyped-def]
+    """Most activation memory that the last piece may keep beside the points of the other pieces (one table each)."""
+    most = np.int64(1) << 60
+    for row in range(len(rows)):
+        left = budget[row]
+        largest = np.int64(0)
+        own = np.int64(0)
+        for s in range(len(piece)):
+            live = rows[row, s]
+            if live == 0:
+                continue
+            largest = max(largest, transient[s])
+            if piece[s] == last:
+                own += live
+            else:
+                left -= live * block[piece[s], at[piece[s]], 0, ACTIVATION]
+                largest = max(largest, block[piece[s], at[piece[s]], 0, TRANSIENT])
+        if own:
+            most = min(most, (left - largest) // own)
+    return most
+
+
+@njit(cache=True)
 def _enumerate(  # type: ignore[no-untyped-def]
     block, lengths, budget, work_limit, piece, column, rank, rows, transient, executed, ends, single, most_trials, room
 ):
@@ -395,10 +418,14 @@ def _enumerate(  # type: ignore[no-untyped-def]
     if single and _fits(at, last, block, least, piece, column, rows, transient, budget):
         lengths = np.ones(pieces, np.int64)  # the fastest point of every piece
     limit_last = lengths[last]
+    most_active = _most_active(at, last, block, piece, rows, transient, budget) if last == 0 else np.int64(0)
     depth = 0
     at[0] = -1
     while depth >= 0:
         at[depth] += 1
+        if single and depth == last:
+            while at[last] < limit_last and block[last, at[last], 0, 0] > most_active:
+                at[last] += 1
         if at[depth] >= (limit_last if depth == last else lengths[depth]):
             depth -= 1
             continue
@@ -424,6 +451,8 @@ def _enumerate(  # type: ignore[no-untyped-def]
         if depth < last:
             depth += 1
             at[depth] = -1
+            if single and depth == last:
+                most_active = _most_active(at, last, block, piece, rows, transient, budget)
             continue
         if count == len(room):
             return -1

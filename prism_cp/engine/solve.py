@@ -33,7 +33,7 @@ EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknow
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
 LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one after another
 FIRST_PLAN_NODES = 2_000_000
-TRIALS = 60_000
+TRIALS = 60_000  # of the annealing, fewer for small problems
 POLISH_PATHS = 12
 POLISHED = 6  # boundaries whose strategies are searched after annealing
 
@@ -265,7 +265,8 @@ class _Engine:
             start = np.array(self.best.boundaries, np.int64)
         else:
             start = np.arange(self.problem.num_pieces + 1) * len(self.problem.layers) // self.problem.num_pieces
-        kept, count = annealer.run(start.astype(np.int64), TRIALS, self.seed)
+        trials = min(TRIALS, 100 * self.problem.num_pieces * len(self.problem.layers))
+        kept, count = annealer.run(start.astype(np.int64), trials, self.seed)
         paths = []
         for row in kept[:count]:
             chosen = annealer.items_of(row)
