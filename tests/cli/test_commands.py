@@ -428,3 +428,18 @@ def test_explain_of_an_infeasible_plan(command, tmp_path, monkeypatch):
     code, text, _ = command("explain", path)
     assert code == 0
     assert "No single change that was tried makes it fit" in text
+
+
+def test_ctrl_c_while_the_program_loads_leaves_no_traceback():
+    script = (
+        "import sys\n"
+        "class Pressed:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'typer':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Pressed())\n"
+        "from prism_cp.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
