@@ -27,6 +27,7 @@ LARGEST_WEIGHT = 1 << 14
 NEAR_BEST = 0.5  # where between the best weights and the program's the next trial is made
 CLOSE = 1e-5  # relative distance of bound and program at which weights are as good as they get
 MOST_CUTS = 60  # known cuts that take part
+HEAVY, MOST_LEARNT = 0.1, 4  # least weight of a path worth keeping, and how many are kept
 ROUNDING = 1e-4  # what rounding the weights may cost, relative
 
 
@@ -36,12 +37,14 @@ class Aggregator:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
 
-    def refute(self, prefix: Sequence[int], target: int, rounds: int) -> Row | None:
+    def refute(self, prefix: Sequence[int], target: int, rounds: int) -> tuple[Row | None, list[PathCut]]:
         """Weights under which the items `prefix` of the first groups cannot be completed within the target.
 
-        Returns the weighted sum as a row, or None. It still has to be checked in integers.
+        Returns the weighted sum as a row, or None, and the new paths that weigh most. The row still has to be checked
+        in integers.
         """
         pool, trial = self._pool(prefix)
+        paths: dict[PathCut, int] = {}
         program = _Program(target)
         center, best = trial, -np.inf
         for _ in range(rounds):
@@ -49,25 +52,25 @@ class Aggregator:
             trial = trial / float(trial @ pool.scales)
             found = self._complete(prefix, pool, trial)
             if found is None:
-                return None
+                return None, []
             value, chosen, points = found
             if value > best:
                 best, center = value, trial
             if best > target * (1 + ROUNDING):
-                return weighted_sum(pool.rows, center)
+                return weighted_sum(pool.rows, center), _heavy(paths, center)
             time, path = simulate_points(self.tables, chosen, points)
-            fresh = time > program.bound and path not in self._paths
+            fresh = time > program.bound and path not in paths
             if fresh:
-                self._paths.add(path)
+                paths[path] = len(pool.rows)
                 pool.add([row_of(path, self.tables.problem.p2p)])
             program.add(self._values(pool, chosen, points), pool.scales)
             if program.weights is None:
-                return None
+                return None, []
             if not fresh and (program.bound <= target or program.bound - best <= CLOSE * target):
-                return None
+                return None, _heavy(paths, center)
             weights = np.pad(program.weights, (0, len(pool.rows) - len(program.weights)))
             trial = NEAR_BEST * np.pad(center, (0, len(weights) - len(center))) + (1 - NEAR_BEST) * weights
-        return None
+        return None, _heavy(paths, center)
 
     def _pool(self, prefix: Sequence[int]) -> tuple[Coefficients, Float64]:
         """The cuts that say most about the prefix, and weights to begin with."""
@@ -78,7 +81,6 @@ class Aggregator:
         order = np.argsort(-(value / tables.scales), kind="stable")[:MOST_CUTS]
         pool = Coefficients(tables.problem, tables.chain.groups)
         pool.add([tables.rows[x] for x in order])
-        self._paths: set[PathCut] = set()
         first = np.zeros(len(order))
         first[0] = 1.0
         return pool, first
@@ -175,6 +177,12 @@ class _Program:
         solution = np.array(self._highs.getSolution().col_value)
         self.bound = float(solution[0]) * self._unit
         self.weights = np.maximum(solution[1:], 0.0)
+
+
+def _heavy(paths: dict[PathCut, int], weights: Float64) -> list[PathCut]:
+    """Paths with a good part of the whole weight, heaviest first; `paths` says where their weights stand."""
+    share = {path: float(weights[x]) / float(weights.sum()) for path, x in paths.items() if x < len(weights)}
+    return sorted((path for path in share if share[path] >= HEAVY), key=lambda path: -share[path])[:MOST_LEARNT]
 
 
 def weighted_sum(rows: Sequence[Row], weights: Float64) -> Row:

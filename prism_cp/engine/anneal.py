@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 from prism_cp.engine.tables import Tables
 from prism_cp.pipeline.kernels import longest_path_length
 from prism_cp.pipeline.program import Program, get_program
+from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
 
+MOST_STARTS = 48
 MOST_KEPT = 64  # boundaries remembered on the way, for their critical paths
 HOTTEST, COOLEST = 0.01, 0.00005  # allowed worsening at the start and at the end, relative
 
@@ -69,18 +72,41 @@ class Annealer:
         )  # fmt: skip
         return None if missing else chosen
 
-    def run(self, bounds: Int64, trials: int, seed: int) -> tuple[Int64, int]:
-        """Boundaries [kept, pieces + 1], best first, and how many are complete plans."""
+    def run(self, bounds: Int64, trials: int, seed: int) -> tuple[Int64, int, int]:
+        """Boundaries [kept, pieces + 1], best first, how many are complete plans, and the best pipeline time."""
         program, lookup, chain = self._program, self._lookup, self.tables.chain
         kept = np.zeros((MOST_KEPT, len(bounds)), np.int64)
         columns = len(self.tables.rows)
-        count = _anneal(
+        count, best = _anneal(
             bounds.copy(), trials, seed, chain.numbers, chain.local, self._pieces, self._stages, self._ranks,
             self._base, self.tables.start, lookup.keys, lookup.item, lookup.times, lookup.head, lookup.tail,
             self.tables.worth, columns, self.tables.constants, self.tables.scales, *_links(program), program.num_stages,
             np.int64(self.tables.problem.p2p), kept,
         )  # fmt: skip
-        return kept, int(count)
+        return kept, int(count), int(best)
+
+
+def row_starts(problem: StageProblem, shares: int) -> list[Int64]:
+    """Boundaries to begin with: even within every pp neighbouring pieces, with different shares of the chain.
+
+    Which share of the layers the first, second, … chunk of the ranks should hold is a matter of all boundaries at
+    once, which single moves do not find.
+    """
+    length, pieces = len(problem.layers), problem.num_pieces
+    rows = max(1, pieces // problem.pp)
+    patterns: set[tuple[int, ...]] = set()
+    for parts in itertools.product(range(1, shares + 1), repeat=rows):
+        divisor = np.gcd.reduce(parts)
+        patterns.add(tuple(int(part // divisor) for part in parts))
+    even = (1,) * rows
+    starts: dict[tuple[int, ...], None] = {}
+    for pattern in sorted(patterns, key=lambda parts: (max(parts) / min(parts), parts != even, parts)):
+        weights = np.repeat(pattern, -(-pieces // rows))[:pieces]
+        edges = np.append(0, np.cumsum(weights)) * length // int(weights.sum())
+        starts.setdefault(tuple(int(edge) for edge in edges))
+        if len(starts) >= MOST_STARTS:
+            break
+    return [np.array(start, np.int64) for start in starts]
 
 
 def _links(program: Program) -> tuple[object, ...]:
@@ -206,4 +232,4 @@ def _anneal(  # type: ignore[no-untyped-def]
                 for k in range(count - 1, 0, -1):
                     kept[k] = kept[k - 1]
                 kept[0] = proposal
-    return count
+    return count, best

@@ -2,7 +2,7 @@
 
 Only how many layers of each kind a piece holds matters for times and memory: its *composition*. Ranks that execute the
 same pieces (the mirrored ranks of DualPipe) form one *group* and are decided together; everywhere else a group is one
-rank. Groups are decided in the order of their first rank. Neighbouring pieces that are already decided form a *run*,
+rank. Groups are decided from both ends of the pipeline inwards. Neighbouring pieces that are already decided form a *run*,
 of which the search knows the set of possible first layers.
 """
 
@@ -108,7 +108,7 @@ class Chain:
 
 
 def make_groups(problem: StageProblem) -> tuple[Group, ...]:
-    """Ranks joined by common pieces, in the order of their first rank."""
+    """Ranks joined by common pieces, in the order in which the search decides them."""
     owner = list(range(len(problem.ranks)))
 
     def root(rank: int) -> int:
@@ -134,7 +134,10 @@ def make_groups(problem: StageProblem) -> tuple[Group, ...]:
                 tuple(ranks.index(problem.virtual_stages[i].rank) for i in stages),
             )
         )
-    return tuple(groups)
+    # From both ends of the pipeline inwards: the first and last ranks' shares decide most of what a path through the
+    # whole pipeline costs, so cuts tell much earlier than in rank order (often a hundredfold fewer nodes).
+    inwards = [i for pair in zip(range(len(groups)), reversed(range(len(groups))), strict=True) for i in pair]
+    return tuple(groups[i] for i in dict.fromkeys(inwards))
 
 
 def make_chain(problem: StageProblem) -> Chain | None:

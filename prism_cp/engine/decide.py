@@ -23,7 +23,7 @@ from prism_cp.pipeline import PathCut
 Int64 = NDArray[np.int64]
 
 NODES_PER_SLICE = 200_000
-AGGREGATE_AFTER = 1 << 60
+AGGREGATE_AFTER = 400_000
 ROUNDS = 40  # of the search for weights
 
 
@@ -107,7 +107,9 @@ class Decision:
         found = None
         while low < high:
             depth = (low + high) // 2 if found is not None else high
-            row = self.aggregator.refute(self._chosen[:depth].tolist(), target, ROUNDS)
+            row, paths = self.aggregator.refute(self._chosen[:depth].tolist(), target, ROUNDS)
+            for path in paths:
+                self.learn(path)
             if row is None:
                 if found is None:
                     return

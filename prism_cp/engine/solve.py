@@ -17,7 +17,7 @@ import numpy as np
 
 from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
-from prism_cp.engine.anneal import Annealer
+from prism_cp.engine.anneal import Annealer, row_starts
 from prism_cp.engine.chain import make_chain
 from prism_cp.engine.complete import StrategyPaths
 from prism_cp.engine.decide import Decision
@@ -34,6 +34,7 @@ LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, rela
 LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one after another
 FIRST_PLAN_NODES = 2_000_000
 TRIALS = 60_000  # of the annealing, fewer for small problems
+SHARES, SHORT, LONG_RUNS = 5, 20, 3  # starts: shares of rows, length of their first runs, how many go on
 POLISH_PATHS = 12
 POLISHED = 6  # boundaries whose strategies are searched after annealing
 
@@ -261,12 +262,16 @@ class _Engine:
         if self.problem.num_pieces < 2:
             return
         annealer = Annealer(tables)
-        if self.best is not None:
-            start = np.array(self.best.boundaries, np.int64)
-        else:
-            start = np.arange(self.problem.num_pieces + 1) * len(self.problem.layers) // self.problem.num_pieces
         trials = min(TRIALS, 100 * self.problem.num_pieces * len(self.problem.layers))
-        kept, count = annealer.run(start.astype(np.int64), trials, self.seed)
+        starts = row_starts(self.problem, SHARES)
+        if self.best is not None:
+            starts.insert(0, np.array(self.best.boundaries, np.int64))
+        if len(starts) > 1:
+            tried = [annealer.run(start, trials // SHORT, self.seed) for start in starts]
+            order = sorted(range(len(tried)), key=lambda i: (tried[i][1] == 0, tried[i][2], i))[:LONG_RUNS]
+            starts = [tried[i][0][0] if tried[i][1] else starts[i] for i in order]
+        runs = [annealer.run(start, trials, self.seed) for start in starts]
+        kept, count, _ = min(runs, key=lambda run: (run[1] == 0, run[2]))
         paths = []
         for row in kept[:count]:
             chosen = annealer.items_of(row)
