@@ -31,9 +31,7 @@ def wide_instance(seed: int) -> Instance:
         if rng.random() < 0.4:
             update |= {"schedule": ("1f1b", "interleaved", "zb-h1", "dualpipe"), "vpp": (1, 2)}
         layout = base.layout.model_copy(update=update)
-        job = base.job.model_copy(
-            update={"gbs": rng.choice((2, 4, 6, 12)), "seq_len": rng.choice((6, 12, 4096))}
-        )
+        job = base.job.model_copy(update={"gbs": rng.choice((2, 4, 6, 12)), "seq_len": rng.choice((6, 12, 4096))})
         instance = base.model_copy(update={"layout": layout, "job": job})
         try:
             if AdmissibleLayouts(instance).num_layouts <= MOST_LAYOUTS:
