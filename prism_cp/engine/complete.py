@@ -61,6 +61,7 @@ class Completer:
         self.maker, self.tables, self.known, self.paths = maker, tables, known, paths
         self.offer, self.learn = offer, learn
         self.undecided = False
+        self._kept: dict[tuple[int, int], tuple[Int64 | None, Int64 | None]] = {}
 
     def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_paths: int | None = None) -> None:
         """Find the best plan within the target of one item per group, or leave it undecided.
@@ -93,16 +94,20 @@ class Completer:
         """Walk over combinations of points; whether the choice is decided."""
         tables, pool, p2p = self.tables, self.paths.coefficients, self.tables.problem.p2p
         groups = range(len(local))
-        worth = self._point_worth(local)
-        counts = [int(np.diff(tables.items[g].first[local[g] : local[g] + 2])[0]) for g in groups]
-        start = np.append(0, np.cumsum(counts)).astype(np.int64)
+        blocks = [self._block(g, item) for g, item in enumerate(local)]
+        constants, scales = np.append(tables.constants, pool.constants), np.append(tables.scales, pool.scales)
+        # only cuts that some combination exceeds can tell combinations apart
+        most = sum((block.max(axis=0) for block in blocks), constants)
+        telling = np.flatnonzero(most > scales * target)
+        worth = np.concatenate([block[:, telling] for block in blocks])
+        constants, scales = constants[telling], scales[telling]
+        start = np.append(0, np.cumsum([len(block) for block in blocks])).astype(np.int64)
         begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
-        picked, pointer = np.zeros(len(counts), np.int64), start[:-1].copy()
+        picked, pointer = np.zeros(len(blocks), np.int64), start[:-1].copy()
         nodes = 0
         for _ in range(most_paths):
-            constants = np.append(tables.constants, pool.constants)
-            limit = np.append(tables.scales, pool.scales) * target - constants
             pointer[0] = start[0]
+            limit = scales * target - constants
             state, _, used = walk_points(limit, worth, start, picked, pointer, 0, MOST_NODES - nodes)
             nodes += int(used)
             if state == EXHAUSTED:
@@ -116,26 +121,33 @@ class Completer:
                 if real is None or real > target:
                     return False
                 target = real - 1
-            if path not in self.known and path not in self.paths.paths:
-                self.paths.add(path, p2p)
-                fresh = [point_worth(pool, g, tables.items[g], local[g], len(pool.rows) - 1) for g in groups]
+            if path not in self.known:
+                if path not in self.paths.paths:
+                    self.paths.add(path, p2p)
+                row = Coefficients(tables.problem, tables.chain.groups)
+                row.add([row_of(path, p2p)])
+                fresh = [point_worth(row, g, tables.items[g], local[g]) for g in groups]
                 worth = np.hstack([worth, np.concatenate(fresh)])
-                continue
-            limit = np.append(tables.scales, pool.scales) * target
-            if not np.any(worth[picked].sum(axis=0) + constants > limit):
-                return False  # a known path, passed only because another multiset hides more reduction
+                constants, scales = np.append(constants, row.constants), np.append(scales, row.scales)
+            if value > target and not np.any(worth[picked].sum(axis=0) + constants > scales * target):
+                return False  # passed only because another multiset hides more reduction
         return False
 
-    def _point_worth(self, local: list[int]) -> Int64:
-        """Worth [points of all groups, cuts and strategy paths]."""
+    def _block(self, g: int, item: int) -> Int64:
+        """Worth [points, cuts and strategy paths] of an item's points; what was computed before is kept."""
         tables, pool = self.tables, self.paths.coefficients
-        blocks = []
-        for g, item in enumerate(local):
-            block = tables.point_worth(g, item)
-            if pool.rows:
-                block = np.hstack([block, point_worth(pool, g, tables.items[g], item)])
-            blocks.append(block)
-        return np.concatenate(blocks)
+        columns, more = len(tables.rows), len(pool.rows)
+        first, second = self._kept.get((g, item), (None, None))
+        if first is None:
+            first = tables.point_worth(g, item)
+        elif first.shape[1] < columns:
+            first = np.hstack([first, tables.point_worth(g, item, first.shape[1])])
+        if more and second is None:
+            second = point_worth(pool, g, tables.items[g], item)
+        elif second is not None and second.shape[1] < more:
+            second = np.hstack([second, point_worth(pool, g, tables.items[g], item, second.shape[1])])
+        self._kept[g, item] = first, second
+        return first if second is None else np.hstack([first, second])
 
     def _passes(self, chosen: Sequence[int], target: int) -> bool:
         """Whether no cut refutes the choice."""
@@ -145,12 +157,11 @@ class Completer:
 
     def _refuted_by_paths(self, local: list[int], target: int) -> bool:
         """Whether a strategy path refutes the choice whatever the strategies; if so it joins the tables."""
-        tables, pool = self.tables, self.paths.coefficients
-        if not pool.rows:
-            return False
-        value = pool.constants.copy()
+        columns = len(self.tables.rows)
+        value = np.append(self.tables.constants, self.paths.coefficients.constants)
         for g, item in enumerate(local):
-            value += point_worth(pool, g, tables.items[g], item).min(axis=0)
+            value += self._block(g, item).min(axis=0)
+        value = value[columns:]
         refuting = np.flatnonzero(value > target)
         if not len(refuting):
             return False

@@ -23,7 +23,7 @@ from prism_cp.pipeline import PathCut
 Int64 = NDArray[np.int64]
 
 NODES_PER_SLICE = 200_000
-AGGREGATE_AFTER = 400_000
+AGGREGATE_AFTER = 1 << 60
 ROUNDS = 40  # of the search for weights
 
 
