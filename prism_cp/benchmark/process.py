@@ -38,6 +38,8 @@ class Run:
     ----------
     wall_s : float
         From start to end, interpreter start-up and imports included.
+    cpu_s : float
+        Processor time of the process and its finished workers: what other load on the machine changes least.
     peak_gib : float
         Largest resident set of one process: the solving one or one of its workers, not their sum.
     exit_code : int
@@ -46,6 +48,7 @@ class Run:
     """
 
     wall_s: float
+    cpu_s: float
     peak_gib: float
     exit_code: int
     plan: dict[str, Any]
@@ -69,7 +72,7 @@ def run_solve(arguments: Sequence[str]) -> Run:
     tail = [*arguments, "--json", "--quiet"]
     command = [sys.executable, "-c", "from prism_cp.cli.main import run; run()", "solve", *tail]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        wall_s, peak_bytes, exit_code = _run(command, out, err)
+        wall_s, cpu_s, peak_bytes, exit_code = _run(command, out, err)
         out.seek(0)
         err.seek(0)
         try:
@@ -79,11 +82,11 @@ def run_solve(arguments: Sequence[str]) -> Run:
         if not isinstance(plan, dict):
             message = err.read().decode(errors="replace")[-2000:]
             raise SolveFailed(f"prism-cp solve {shlex.join(tail)}", exit_code, message)
-    return Run(wall_s, peak_bytes / 2**30, exit_code, plan)
+    return Run(wall_s, cpu_s, peak_bytes / 2**30, exit_code, plan)
 
 
-def _run(command: list[str], out: IO[bytes], err: IO[bytes]) -> tuple[float, int, int]:
-    """Wall seconds, peak bytes and exit code; an interrupted wait ends the process first."""
+def _run(command: list[str], out: IO[bytes], err: IO[bytes]) -> tuple[float, float, int, int]:
+    """Wall seconds, processor seconds, peak bytes and exit code; an interrupted wait ends the process first."""
     started = time.monotonic()
     actions = [(os.POSIX_SPAWN_DUP2, out.fileno(), 1), (os.POSIX_SPAWN_DUP2, err.fileno(), 2)]
     # A signal between the start and the wait would leave the process running, so it has to wait as well.
@@ -102,7 +105,8 @@ def _run(command: list[str], out: IO[bytes], err: IO[bytes]) -> tuple[float, int
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     wall_s = time.monotonic() - started
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss counts bytes there, KiB elsewhere
-    return wall_s, usage.ru_maxrss * unit, os.waitstatus_to_exitcode(status)
+    cpu_s = usage.ru_utime + usage.ru_stime
+    return wall_s, cpu_s, usage.ru_maxrss * unit, os.waitstatus_to_exitcode(status)
 
 
 def _signal_name(number: int) -> str:

@@ -6,11 +6,10 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from prism_cp.benchmark.machine import machine, versions
 from prism_cp.benchmark.points import Point
-from prism_cp.benchmark.process import run_solve
+from prism_cp.benchmark.process import Run, run_solve
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Row:
         Layouts that were not ended by the bounds over all layouts: solved, proved no better, or left open.
     solved : int
         Layouts whose own optimum is known.
-    walls_s, peaks_gib : list of float
+    walls_s, cpus_s, peaks_gib : tuple of float
         One entry a run.
     bound_s, step_time_s : float or None
         Proven lower bound and best plan, seconds; None when there is none.
@@ -37,6 +36,7 @@ class Row:
     opened: int
     solved: int
     walls_s: tuple[float, ...]
+    cpus_s: tuple[float, ...]
     peaks_gib: tuple[float, ...]
     bound_s: float | None
     step_time_s: float | None
@@ -45,6 +45,11 @@ class Row:
     def wall_s(self) -> float:
         """Median over the runs."""
         return statistics.median(self.walls_s)
+
+    @property
+    def cpu_s(self) -> float:
+        """Median over the runs."""
+        return statistics.median(self.cpus_s)
 
     @property
     def peak_gib(self) -> float:
@@ -78,13 +83,14 @@ def measure(
     rows = []
     for number, point in enumerate(points, 1):
         runs = [run_solve([*point.arguments, *options]) for _ in range(repeats)]
-        row = _row(point, [run.wall_s for run in runs], [run.peak_gib for run in runs], runs[-1].plan)
+        row = _row(point, runs)
         say(f"{number}/{len(points)}  {point.name}: {row.status}, {row.wall_s:.1f} s, {row.peak_gib:.2f} GiB")
         rows.append(row)
     return tuple(rows)
 
 
-def _row(point: Point, walls_s: Sequence[float], peaks_gib: Sequence[float], plan: dict[str, Any]) -> Row:
+def _row(point: Point, runs: Sequence[Run]) -> Row:
+    plan = runs[-1].plan
     search = plan["search"]
     return Row(
         point.name,
@@ -94,14 +100,15 @@ def _row(point: Point, walls_s: Sequence[float], peaks_gib: Sequence[float], pla
         search["layouts_total"],
         search["solved"] + search["no_better"] + search["open"],
         search["solved"],
-        tuple(round(wall_s, 3) for wall_s in walls_s),
-        tuple(round(peak_gib, 4) for peak_gib in peaks_gib),
+        tuple(round(run.wall_s, 3) for run in runs),
+        tuple(round(run.cpu_s, 3) for run in runs),
+        tuple(round(run.peak_gib, 4) for run in runs),
         plan["bound_s"],
         plan["step_time_s"],
     )
 
 
-HEADER = ("layouts", "opened", "solved", "wall s", "peak GiB", "bound s", "incumbent s", "proved")
+HEADER = ("layouts", "opened", "solved", "wall s", "cpu s", "peak GiB", "bound s", "incumbent s", "proved")
 
 
 def markdown(table: Table, title: str, first_column: str) -> str:
@@ -111,9 +118,9 @@ def markdown(table: Table, title: str, first_column: str) -> str:
     memory = f", {facts['memory_gib']} GiB" if "memory_gib" in facts else ""
     lines += [
         f"Made with `{table.command}`.",
-        "Wall time: whole process, interpreter start included, median of "
-        f"{table.repeats} run{'s' if table.repeats > 1 else ''} after one warm-up run; peak memory: largest resident "
-        "set of one process.",
+        "Wall and processor time: whole process, interpreter start included, median of "
+        f"{table.repeats} run{'s' if table.repeats > 1 else ''} after one warm-up run of the first row; peak memory: "
+        "largest resident set of one process. Where the two times differ much, the machine was busy.",
         "Opened: layouts not ended by the bounds over all layouts; solved: those whose own optimum is known. "
         "Proved: bound and incumbent are equal integers, or every layout is proved infeasible.",
         "",
@@ -126,7 +133,7 @@ def markdown(table: Table, title: str, first_column: str) -> str:
 def as_json(table: Table) -> str:
     """The table with every single run, as indented JSON."""
     content = {"command": table.command, "repeats": table.repeats, "workers": table.workers}
-    rows = [asdict(row) | {"wall_s": row.wall_s, "peak_gib": row.peak_gib} for row in table.rows]
+    rows = [asdict(row) | {"wall_s": row.wall_s, "cpu_s": row.cpu_s, "peak_gib": row.peak_gib} for row in table.rows]
     return json.dumps(content | {"machine": machine(), "versions": versions(), "rows": rows}, indent=1) + "\n"
 
 
@@ -136,7 +143,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     if row.status == "infeasible":
         verdict += " (infeasible)"
     times = (_seconds(row.bound_s), _seconds(row.step_time_s))
-    return (row.name, *counts, f"{row.wall_s:.1f}", f"{row.peak_gib:.2f}", *times, verdict)
+    return (row.name, *counts, f"{row.wall_s:.1f}", f"{row.cpu_s:.1f}", f"{row.peak_gib:.2f}", *times, verdict)
 
 
 def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -56,6 +56,7 @@ def row(**changes: object) -> Row:
         "opened": 16,
         "solved": 1,
         "walls_s": (3.0, 1.0, 2.0),
+        "cpus_s": (4.0, 1.5, 0.5),
         "peaks_gib": (0.5, 0.75, 0.25),
         "bound_s": 1.25,
         "step_time_s": 1.25,
@@ -118,8 +119,8 @@ def test_markdown_and_json():
         "prism-cp bench instances", 3, 2, (row(), row(name="b", status="infeasible", bound_s=None, step_time_s=None))
     )
     text = markdown(table, "Instances", "instance")
-    assert "| moe/a | 6,454,848 | 16 | 1 | 2.0 | 0.75 | 1.250000 | 1.250000 | yes |" in text
-    assert "| b | 6,454,848 | 16 | 1 | 2.0 | 0.75 | - | - | yes (infeasible) |" in text
+    assert "| moe/a | 6,454,848 | 16 | 1 | 2.0 | 1.5 | 0.75 | 1.250000 | 1.250000 | yes |" in text
+    assert "| b | 6,454,848 | 16 | 1 | 2.0 | 1.5 | 0.75 | - | - | yes (infeasible) |" in text
     assert "`prism-cp bench instances`" in text
     assert "median of 3 runs" in text
     assert "ortools " in text
@@ -144,6 +145,7 @@ def test_bench_writes_the_table_and_its_runs(command, folder, tmp_path):
     assert (measured["status"], measured["proved"]) == ("infeasible", True)
     assert len(measured["walls_s"]) == 1
     assert measured["walls_s"][0] > 0
+    assert measured["cpus_s"][0] > 0
     assert 0.02 < measured["peak_gib"] < 64
     assert data["command"].startswith("prism-cp bench instances --folder")
     assert data["command"].endswith(f"--out {out}")
