@@ -85,10 +85,20 @@ def parse_yaml(text: str, source: str) -> Plain:
     return plain(value, source)
 
 
+def _without_duplicates(pairs: list[tuple[str, Any]], source: str) -> dict[str, Any]:
+    """A JSON object's mapping; a key given twice is refused, because one of the values would be lost."""
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise InstanceError(twice, "key given twice", "every key once", source)
+    return mapping
+
+
 def parse_json(text: str, source: str) -> Plain:
     """Plain value of a JSON text; InstanceError with the line when it is broken."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=lambda pairs: _without_duplicates(pairs, source))
     except json.JSONDecodeError as error:
         raise InstanceError(
             "", f"broken JSON, line {error.lineno}, column {error.colno}: {error.msg}", "valid JSON", source

@@ -138,12 +138,12 @@ def work_bounds(kind_cost, first_end, last_end, prefix_counts, ranks, micro_batc
 def convex_hull(activation, cost, out_a, out_c):  # type: ignore[no-untyped-def]
     """Lower convex hull of (activation, cost), from the fastest point to the one with least activation."""
     order = np.zeros(len(activation), np.int64)  # most activation first; by hand, numpy's sorts take long to compile
-    for index in range(len(activation)):
-        place = index
-        while place and activation[order[place - 1]] < activation[index]:
+    for number in range(len(activation)):
+        place = number
+        while place and activation[order[place - 1]] < activation[number]:
             order[place] = order[place - 1]
             place -= 1
-        order[place] = index
+        order[place] = number
     size = 0
     for index in order:
         a, c = activation[index], cost[index]

@@ -14,6 +14,7 @@ from prism_cp.partition.walk import Walk
 from prism_cp.pipeline import pipeline_time
 from prism_cp.stage_problem import Assignment, StageProblem, stage_times
 
+MOST_ITEMS = 30_000_000  # entries of one item table
 MAX_KINDS = 12  # shared buffers are tabulated per set of kinds
 SCHEDULES = ("gpipe", "1f1b")
 MOST_EXACT = 6_000  # items made exact at once; beyond it the relaxation stays
@@ -39,6 +40,7 @@ def applicable(problem: StageProblem) -> bool:
         and problem.num_pieces == problem.pp == len(problem.virtual_stages)
         and all(stage.rank == stage.piece == index for index, stage in enumerate(problem.virtual_stages))
         and problem.num_kinds <= MAX_KINDS
+        and problem.pp * (len(problem.layers) + 1) ** 2 <= MOST_ITEMS
         and fits_integers(problem)
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from prism_cp.errors import PlanError
 from prism_cp.pipeline import simulate
 from prism_cp.plan import Plan
 from prism_cp.report.numbers import percent, seconds
@@ -64,7 +65,13 @@ class CriticalPath:
 
 
 def critical_path(plan: Plan) -> CriticalPath:
-    """The longest path under the plan's own stage times."""
+    """The longest path under the plan's own stage times.
+
+    Raises
+    ------
+    PlanError
+        The stage times do not give the pipeline time that the plan states.
+    """
     assert plan.layout is not None
     assert plan.p2p is not None
     assert plan.barrier is not None
@@ -73,7 +80,7 @@ def critical_path(plan: Plan) -> CriticalPath:
     input_grad = [stage.input_grad for stage in stages]
     weight_grad = [stage.weight_grad for stage in stages]
     head, tail = [rank.head for rank in plan.ranks], [rank.tail for rank in plan.ranks]
-    cut = simulate(
+    simulation = simulate(
         layout.schedule,
         layout.pp,
         layout.vpp,
@@ -84,7 +91,14 @@ def critical_path(plan: Plan) -> CriticalPath:
         head,
         tail,
         plan.p2p,
-    ).critical_path
+    )
+    if simulation.pipeline_time != plan.pipeline_time:
+        raise PlanError(
+            "pipeline_time",
+            f"{plan.pipeline_time}, but the stage times give {simulation.pipeline_time}",
+            "a plan as solve wrote it; see check",
+        )
+    cut = simulation.critical_path
     parts: list[Contribution] = []
     for index, stage in enumerate(stages):
         backward = cut.input_grad[index] * input_grad[index] + cut.weight_grad[index] * weight_grad[index]

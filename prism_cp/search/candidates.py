@@ -8,7 +8,7 @@ candidate whose stage problem has to be built.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,14 @@ from prism_cp.stage_problem import StageProblem
 
 FIRST_BATCH, BATCH = 64, 1024
 BOUND_CODES = {"gpipe": GPIPE, "1f1b": ONE_F_ONE_B}
+ENTRIES_PER_CALL = 20_000_000  # boundary pairs looked at between two checks for a stop
 LADDER_FACTOR, LADDER_STEPS = 1.1, 12
 KERNEL_FIELDS = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "mbs")  # what a layer's times depend on below ZeRO 2
+
+
+def never() -> bool:
+    """Nothing stops the computation."""
+    return False
 
 
 class Candidates:
@@ -144,34 +150,42 @@ class Batch:
             self.shape[:, 0],
         )  # fmt: skip
 
-    def possible(self, rows: np.ndarray, incumbent: int | None) -> np.ndarray:
-        """Which of `rows` may hold a plan better than the incumbent (pipeline time plus barrier, time units)."""
+    def possible(self, rows: np.ndarray, incumbent: int | None, stopped: Callable[[], bool] = never) -> np.ndarray:
+        """Which of `rows` may hold a plan better than the incumbent (pipeline time plus barrier, time units).
+
+        Once `stopped` says so, the rest counts as possible.
+        """
         if incumbent is None:
             targets = np.full(len(rows), np.inf)
         else:
             targets = (incumbent - 1) * self.candidates.unit_s - self.barrier_s[rows]
-        return self._possible(rows, targets)
+        return self._possible(rows, targets, stopped)
 
-    def tighten(self, rows: np.ndarray) -> np.ndarray:
+    def tighten(self, rows: np.ndarray, stopped: Callable[[], bool] = never) -> np.ndarray:
         """A better lower bound per row, in seconds: its work bound, raised step by step until a plan is possible."""
         bounds: np.ndarray = self.bounds_s[rows].copy()
         left = np.arange(len(rows))
         for _ in range(LADDER_STEPS):
             targets = bounds[left] * LADDER_FACTOR
-            left = left[~self._possible(rows[left], targets - self.barrier_s[rows[left]])]
+            left = left[~self._possible(rows[left], targets - self.barrier_s[rows[left]], stopped)]
             if not len(left):
                 break
             bounds[left] *= LADDER_FACTOR
         return bounds
 
-    def _possible(self, rows: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        fits: np.ndarray = np.asarray(
-            possible(
-                targets, self.candidates.prefix, self.cost[rows], self.forward[rows], self.activation[rows],
-                self.transient[rows], self.static[rows], self.step[rows], self.buffers[rows], self.ends[rows],
-                self.table[rows], self.shape[rows],
-            )
-        )  # fmt: skip
+    def _possible(self, rows: np.ndarray, targets: np.ndarray, stopped: Callable[[], bool]) -> np.ndarray:
+        length = self.candidates.prefix.shape[1]
+        size = max(1, ENTRIES_PER_CALL // length**2)
+        fits = np.ones(len(rows), np.bool_)
+        for start in range(0, len(rows), size):
+            if stopped():
+                break
+            part = rows[start : start + size]
+            fits[start : start + size] = possible(
+                targets[start : start + size], self.candidates.prefix, self.cost[part], self.forward[part],
+                self.activation[part], self.transient[part], self.static[part], self.step[part], self.buffers[part],
+                self.ends[part], self.table[part], self.shape[part],
+            )  # fmt: skip
         return fits
 
     def optimistic_problem(self, row: int) -> StageProblem:

@@ -12,6 +12,7 @@ from prism_cp.search.stage import solve_contested
 from prism_cp.search.state import SearchState
 
 POLL_S = 0.1
+LARGE_CHAIN = 1_000  # layers
 
 
 class Contest:
@@ -24,14 +25,16 @@ class Contest:
         """Solve everything that is contested."""
         state = self.state
         self._drop_excluded()
-        if state.options.workers > 1 and len(state.contested) > 1:
+        # a large stage problem can keep native code busy past any limit; a process can be ended
+        large = len(state.instance.model.chain) > LARGE_CHAIN
+        if large or (state.options.workers > 1 and len(state.contested) > 1):
             self._run_processes()
         else:
             self._run_here()
         for outcome in state.contested:
             state.close(outcome, "open", "the search was stopped before it was decided")
         state.contested = []
-        state.report("done", force=True)
+        state.report("stopped" if state.counts["open"] else "done", force=True)
 
     def _drop_excluded(self) -> None:
         """Close what an improved incumbent has decided; sort the rest by bound."""

@@ -96,14 +96,14 @@ def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> Non
         state.prune(int((~alive).sum()))
         rows = rows[alive]
         target = state.target
-        fits = batch.possible(rows, None if target is None else target + 1)
+        fits = batch.possible(rows, None if target is None else target + 1, state.stopped)
         if target is None:
             state.mark_infeasible(int((~fits).sum()))
         else:
             state.prune(int((~fits).sum()))
         rows = rows[fits]
         if not tightened and len(rows) > FEW_ROWS:
-            bounds[rows] = np.maximum(bounds[rows], np.floor(batch.tighten(rows) / candidates.unit_s))
+            bounds[rows] = np.maximum(bounds[rows], np.floor(batch.tighten(rows, state.stopped) / candidates.unit_s))
             tightened = True
         rows = rows[np.argsort(bounds[rows], kind="stable")]
         for count, row in enumerate(rows):

@@ -221,7 +221,7 @@ class SearchState:
         bound = self.running_bound()
         objective = self.objective
         gap = None if objective is None or bound is None else (objective - bound) / objective
-        left = self.layouts_total - sum(self.counts.values())
+        left = self.layouts_total - sum(self.counts.values()) + self.counts["open"]
         self.progress(
             Progress(
                 now - self.started,
