@@ -27,6 +27,7 @@ LARGEST_WEIGHT = 1 << 14
 NEAR_BEST = 0.5  # where between the best weights and the program's the next trial is made
 CLOSE = 1e-5  # relative distance of bound and program at which weights are as good as they get
 MOST_CUTS = 60  # known cuts that take part
+FIRST_CUTS, MORE_CUTS, MOST_LPS = 16, 8, 12  # cuts the program of a complete choice begins with, gains, and how often
 HEAVY, MOST_LEARNT = 0.1, 4  # least weight of a path worth keeping, and how many are kept
 ROUNDING = 1e-4  # what rounding the weights may cost, relative
 
@@ -177,6 +178,60 @@ class _Program:
         solution = np.array(self._highs.getSolution().col_value)
         self.bound = float(solution[0]) * self._unit
         self.weights = np.maximum(solution[1:], 0.0)
+
+
+def choice_weights(worth: Int64, constants: Int64, scales: Int64, start: Int64, target: int) -> Float64 | None:
+    """Weights on cuts under which no mixture of points, one mixture per group, is within the target; None: none are.
+
+    The dual of: minimise t over weights y >= 0 of the points with sum 1 per group, such that for every cut
+    y · worth + constant <= scale · t.
+
+    Parameters
+    ----------
+    worth : int64 array [points of all groups, cuts]
+    start : int64 array [groups + 1]
+        First point of every group.
+    """
+    points, groups = len(worth), len(start) - 1
+    unit = float(target)
+    shares = worth / (unit * scales)  # every cut in units of the target
+    level = constants / (unit * scales)
+    highs = highspy.Highs()
+    highs.setOptionValue("output_flag", False)
+    highs.setOptionValue("threads", 1)
+    infinity = highspy.kHighsInf
+    none = np.zeros(0, np.int32), np.zeros(0)
+    for cost, low in [*((0.0, 0.0) for _ in range(points)), (1.0, -infinity)]:
+        highs.addCol(cost, low, infinity, 0, *none)
+    for g in range(groups):
+        members = np.arange(start[g], start[g + 1], dtype=np.int32)
+        highs.addRow(1.0, 1.0, len(members), members, np.ones(len(members)))
+    every = np.arange(points + 1, dtype=np.int32)
+    least = level.copy()
+    for g in range(groups):
+        least += shares[start[g] : start[g + 1]].min(axis=0)
+    fresh = np.argsort(-least, kind="stable")[:FIRST_CUTS]
+    used: list[int] = []
+    bound, weights = -np.inf, np.zeros(len(scales))
+    for _ in range(MOST_LPS):
+        for x in fresh.tolist():
+            highs.addRow(-infinity, -float(level[x]), points + 1, every, np.append(shares[:, x], -1.0))
+            used.append(x)
+        highs.run()
+        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            return None
+        solution = highs.getSolution()
+        mixture = np.array(solution.col_value)
+        weights = np.zeros(len(scales))
+        weights[used] = np.maximum(-np.array(solution.row_dual[groups:]), 0.0) / scales[used]
+        bound = mixture[points]
+        values = level + mixture[:points] @ shares
+        values[used] = -np.inf
+        fresh = np.argsort(-values, kind="stable")[:MORE_CUTS]
+        fresh = fresh[values[fresh] > bound + CLOSE / 10]
+        if not len(fresh):
+            break
+    return weights if bound > 1 + ROUNDING / 10 and weights.max() > 0 else None
 
 
 def _heavy(paths: dict[PathCut, int], weights: Float64) -> list[PathCut]:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.cp.solve import solve_stage_problem
+from prism_cp.engine.aggregate import choice_weights, weighted_sum
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries, simulate_points
 from prism_cp.engine.limits import Limits
-from prism_cp.engine.tables import Coefficients, Tables, point_worth, row_of
+from prism_cp.engine.tables import Coefficients, Row, Tables, point_worth, row_of
 from prism_cp.engine.walk import EXHAUSTED, NODE_LIMIT, walk_points
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment
@@ -57,9 +58,10 @@ class Completer:
         paths: StrategyPaths,
         offer: Offer,
         learn: Callable[[PathCut], bool],
+        add_rows: Callable[[Sequence[Row]], None],
     ) -> None:
         self.maker, self.tables, self.known, self.paths = maker, tables, known, paths
-        self.offer, self.learn = offer, learn
+        self.offer, self.learn, self.add_rows = offer, learn, add_rows
         self.undecided = False
         self._kept: dict[tuple[int, int], tuple[Int64 | None, Int64 | None]] = {}
 
@@ -103,6 +105,12 @@ class Completer:
         constants, scales = constants[telling], scales[telling]
         start = np.append(0, np.cumsum([len(block) for block in blocks])).astype(np.int64)
         begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
+        weights = choice_weights(worth, constants, scales, start, target)
+        if weights is not None:
+            rows = [*tables.rows, *pool.rows]
+            self.add_rows([weighted_sum([rows[x] for x in telling], weights)])
+            if not self._passes(chosen, target):
+                return True
         picked, pointer = np.zeros(len(blocks), np.int64), start[:-1].copy()
         nodes = 0
         for _ in range(most_paths):

@@ -42,7 +42,7 @@ class Decision:
         self.tables, self.known = tables, known
         self.learnt: list[PathCut] = []
         self.aggregator = Aggregator(tables)
-        self.completer = Completer(maker, tables, known, paths, offer, self.learn)
+        self.completer = Completer(maker, tables, known, paths, offer, self.learn, self.add_rows)
         chain, groups = tables.chain, len(tables.items)
         columns = tables.after.shape[2]
         self._prefix = np.zeros((groups + 1, columns), np.int64)
