@@ -2,8 +2,8 @@
 
 Only how many layers of each kind a piece holds matters for times and memory: its *composition*. Ranks that execute the
 same pieces (the mirrored ranks of DualPipe) form one *group* and are decided together; everywhere else a group is one
-rank. Groups are decided from both ends of the pipeline inwards. Neighbouring pieces that are already decided form a *run*,
-of which the search knows the set of possible first layers.
+rank. Groups are decided from both ends of the pipeline inwards. Neighbouring pieces that are already decided form a
+*run*, of which the search knows the set of possible first layers.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Chain:
         return total
 
     def steps_down(self, totals: Int64) -> NDArray[np.int32]:
-        """State after `totals` [deltas, digits] layers were taken: int32 [states, deltas], -1 where too few are left."""
+        """State after `totals` [deltas, digits] were taken: int32 [states, deltas], -1 where too few are left."""
         left = np.stack(np.unravel_index(np.arange(self.num_states), self.radix), axis=-1)
         rest = left[:, None, :] - totals[None, :, :]
         result: NDArray[np.int32] = np.where((rest >= 0).all(axis=2), self.state(rest), -1).astype(np.int32)
@@ -199,18 +199,17 @@ def _run_steps(groups: Sequence[Group]) -> tuple[Int64, Int64, int]:
     num_runs = 0
     for group in groups:
         for position, piece in enumerate(group.pieces):
-            left, right = run_of.get(piece - 1), run_of.get(piece + 1)
-            if left is None and right is None:
+            left, right = run_of.get(piece - 1, -1), run_of.get(piece + 1, -1)
+            if left < 0 and right < 0:
                 run, what, other = num_runs, NEW_RUN, -1
                 num_runs += 1
-            elif right is None:
+            elif right < 0:
                 run, what, other = left, EXTENDS_RIGHT, -1
-            elif left is None:
+            elif left < 0:
                 run, what, other = right, EXTENDS_LEFT, -1
             else:
                 run, what, other = left, JOINS, right
                 run_of.update({p: left for p, r in run_of.items() if r == right})
-            assert run is not None
             run_of[piece] = run
             steps.append((what, position, run, other))
         start.append(len(steps))

@@ -6,10 +6,12 @@ Paths that only tell strategies apart are kept beside the tables: they would slo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prism_cp.cp.objective import longest_possible
 from prism_cp.cp.solve import solve_stage_problem
 from prism_cp.engine.aggregate import choice_weights, weighted_sum
 from prism_cp.engine.items import ItemMaker
@@ -21,8 +23,10 @@ from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment
 
 Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 
 MOST_NODES = 2_000_000  # combinations of points looked at per complete choice before it is handed on
+FEW_POINTS, DIRECTIONS = 8, 64  # of an item with more points only those fastest in some direction make weights
 MOST_PATHS = 250  # paths learnt at one complete choice before it is handed on
 
 Offer = Callable[[Assignment], int]  # takes note of a plan that fits, returns its pipeline time
@@ -62,7 +66,9 @@ class Completer:
     ) -> None:
         self.maker, self.tables, self.known, self.paths = maker, tables, known, paths
         self.offer, self.learn, self.add_rows = offer, learn, add_rows
+        self.longest = longest_possible(tables.problem)
         self.undecided = False
+        self._kept_corners: dict[tuple[int, int], Int64] = {}
         self._kept: dict[tuple[int, int], tuple[Int64 | None, Int64 | None]] = {}
 
     def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_paths: int | None = None) -> None:
@@ -98,24 +104,20 @@ class Completer:
         groups = range(len(local))
         blocks = [self._block(g, item) for g, item in enumerate(local)]
         constants, scales = np.append(tables.constants, pool.constants), np.append(tables.scales, pool.scales)
-        # only cuts that some combination exceeds can tell combinations apart
+        # only paths that some combination exceeds can tell combinations apart; sums of paths say nothing more here
         most = sum((block.max(axis=0) for block in blocks), constants)
-        telling = np.flatnonzero(most > scales * target)
+        telling = np.flatnonzero((most > target) & (scales == 1))
         worth = np.concatenate([block[:, telling] for block in blocks])
-        constants, scales = constants[telling], scales[telling]
+        constants = constants[telling]
         start = np.append(0, np.cumsum([len(block) for block in blocks])).astype(np.int64)
         begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
-        weights = choice_weights(worth, constants, scales, start, target)
-        if weights is not None:
-            rows = [*tables.rows, *pool.rows]
-            self.add_rows([weighted_sum([rows[x] for x in telling], weights)])
-            if not self._passes(chosen, target):
-                return True
+        if self._weighted_cut(telling, blocks, local, constants, chosen, target):
+            return True
         picked, pointer = np.zeros(len(blocks), np.int64), start[:-1].copy()
         nodes = 0
         for _ in range(most_paths):
             pointer[0] = start[0]
-            limit = scales * target - constants
+            limit = target - constants
             state, _, used = walk_points(limit, worth, start, picked, pointer, 0, MOST_NODES - nodes)
             nodes += int(used)
             if state == EXHAUSTED:
@@ -136,10 +138,51 @@ class Completer:
                 row.add([row_of(path, p2p)])
                 fresh = [point_worth(row, g, tables.items[g], local[g]) for g in groups]
                 worth = np.hstack([worth, np.concatenate(fresh)])
-                constants, scales = np.append(constants, row.constants), np.append(scales, row.scales)
-            if value > target and not np.any(worth[picked].sum(axis=0) + constants > scales * target):
+                constants = np.append(constants, row.constants)
+            if value > target and not np.any(worth[picked].sum(axis=0) + constants > target):
                 return False  # passed only because another multiset hides more reduction
         return False
+
+    def _weighted_cut(
+        self,
+        telling: Int64,
+        blocks: list[Int64],
+        local: list[int],
+        constants: Int64,
+        chosen: Sequence[int],
+        target: int,
+    ) -> bool:
+        """Add a weighted sum of the cuts `telling` to the tables; whether that refutes the choice."""
+        corners = [
+            block[self._corners(g, item)][:, telling] for g, (item, block) in enumerate(zip(local, blocks, strict=True))
+        ]
+        start = np.append(0, np.cumsum([len(corner) for corner in corners])).astype(np.int64)
+        weights = choice_weights(np.concatenate(corners), constants, start, target)
+        if weights is None:
+            return False
+        rows = [*self.tables.rows, *self.paths.coefficients.rows]
+        row = weighted_sum([rows[int(x)] for x in telling], weights, self.longest)
+        if row is None:
+            return False
+        self.add_rows([row])
+        return not self._passes(chosen, target)
+
+    def _corners(self, g: int, item: int) -> Int64:
+        """Points of an item that are the fastest under some weights of their times: enough to propose weights."""
+        found = self._kept_corners.get((g, item))
+        if found is None:
+            items = self.tables.items[g]
+            extra = items.extra[int(items.first[item]) : int(items.first[item + 1])].reshape(
+                -1, items.extra.shape[1] * 3
+            )
+            extra = extra[:, extra.any(axis=0)]
+            if len(extra) <= FEW_POINTS:
+                found = np.arange(len(extra))
+            else:
+                weights = np.random.default_rng(0).standard_exponential((DIRECTIONS, extra.shape[1])) ** 2
+                found = np.unique(np.argmin(extra @ weights.T, axis=0))
+            self._kept_corners[g, item] = found
+        return found
 
     def _block(self, g: int, item: int) -> Int64:
         """Worth [points, cuts and strategy paths] of an item's points; what was computed before is kept."""
@@ -184,7 +227,7 @@ class Completer:
     def _hand_on(self, chosen: Sequence[int], target: int, limits: Limits) -> None:
         """Let the stage model decide a choice whose boundaries are fixed."""
         bounds = boundaries(self.tables, chosen)
-        sizes = tuple(stop - start for start, stop in zip(bounds, bounds[1:], strict=False))
+        sizes = tuple(stop - start for start, stop in pairwise(bounds))
         fixed = self.tables.problem.replace(min_layers=sizes, max_layers=sizes)
         solution = solve_stage_problem(
             fixed,

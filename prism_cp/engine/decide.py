@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.engine.aggregate import Aggregator
 from prism_cp.engine.complete import Completer, Offer, StrategyPaths
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.limits import Limits
@@ -23,8 +22,6 @@ from prism_cp.pipeline import PathCut
 Int64 = NDArray[np.int64]
 
 NODES_PER_SLICE = 200_000
-AGGREGATE_AFTER = 1 << 60
-ROUNDS = 40  # of the search for weights
 
 
 class Decision:
@@ -41,7 +38,6 @@ class Decision:
     ) -> None:
         self.tables, self.known = tables, known
         self.learnt: list[PathCut] = []
-        self.aggregator = Aggregator(tables)
         self.completer = Completer(maker, tables, known, paths, offer, self.learn, self.add_rows)
         chain, groups = tables.chain, len(tables.items)
         columns = tables.after.shape[2]
@@ -73,7 +69,6 @@ class Decision:
         tables, chain = self.tables, self.tables.chain
         if np.any(np.diff(tables.start) == 0):
             return False
-        spent = 0
         while True:
             known = best()
             if known is not None and known <= target:
@@ -89,7 +84,6 @@ class Decision:
                 self._order, self._pointer, self._chosen, self._depth, NODES_PER_SLICE,
             )  # fmt: skip
             limits.nodes += int(nodes)
-            spent += int(nodes)
             if state == EXHAUSTED:
                 return None if self.completer.undecided else False
             if state == LEAF:
@@ -97,27 +91,6 @@ class Decision:
                 self._depth = len(tables.items) - 1
             if limits.reached():
                 return None
-            if spent >= AGGREGATE_AFTER:
-                spent = 0
-                self._aggregate(target)
-
-    def _aggregate(self, target: int) -> None:
-        """Refute a short part of the present choice by a weighted sum of cuts."""
-        low, high = 0, min(self._depth, len(self.tables.items) - 1)
-        found = None
-        while low < high:
-            depth = (low + high) // 2 if found is not None else high
-            row, paths = self.aggregator.refute(self._chosen[:depth].tolist(), target, ROUNDS)
-            for path in paths:
-                self.learn(path)
-            if row is None:
-                if found is None:
-                    return
-                low = depth + 1
-            else:
-                found, high = row, depth
-        if found is not None:
-            self.add_rows([found])
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from prism_cp.engine.solve import EngineResult, solve_with_engine
 from prism_cp.inputs.layout import Layout
@@ -23,14 +24,24 @@ from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.pipeline import live_vectors
 from prism_cp.stage_problem import Assignment, StageProblem, rank_memories
 
+
+@dataclass(frozen=True)
+class Pins:
+    """A catalogue model on a catalogue cluster, and the layout fields the family does not vary."""
+
+    model: str
+    cluster: str
+    gbs: int
+    tp: int
+    sp: bool
+    ep: int
+    dp: int
+
+
 MODELS = {
-    "ds": {
-        "model": "deepseek-v3", "cluster": "2048xh800", "gbs": 15360, "tp": 1, "sp": False, "ep": 64, "dp": 256,
-    },
-    "qw": {
-        "model": "qwen3-235b-a22b", "cluster": "256xh100", "gbs": 2048, "tp": 2, "sp": True, "ep": 16, "dp": 16,
-    },
-}  # fmt: skip
+    "ds": Pins("deepseek-v3", "2048xh800", gbs=15360, tp=1, sp=False, ep=64, dp=256),
+    "qw": Pins("qwen3-235b-a22b", "256xh100", gbs=2048, tp=2, sp=True, ep=16, dp=16),
+}
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,12 @@ class FamilyCase:
 
 def _cases() -> tuple[FamilyCase, ...]:
     rows = {
-        ("ds", "interleaved", 2): ((4, 16, 0.3), (4, 64, 0.3), (8, 64, 0.15), (8, 64, 1.0), (8, 128, 0.3), (16, 64, 0.3)),
-        ("qw", "interleaved", 2): ((4, 64, 0.3), (8, 16, 0.3), (8, 64, 1.0), (8, 128, 0.15), (8, 256, 0.6), (16, 64, 0.3)),
+        ("ds", "interleaved", 2): (
+            (4, 16, 0.3), (4, 64, 0.3), (8, 64, 0.15), (8, 64, 1.0), (8, 128, 0.3), (16, 64, 0.3),
+        ),
+        ("qw", "interleaved", 2): (
+            (4, 64, 0.3), (8, 16, 0.3), (8, 64, 1.0), (8, 128, 0.15), (8, 256, 0.6), (16, 64, 0.3),
+        ),
         ("ds", "interleaved", 4): ((4, 16, 0.3), (4, 64, 1.0), (8, 16, 0.7), (8, 64, 0.3)),
         ("qw", "interleaved", 4): ((4, 16, 0.3), (4, 64, 1.0), (8, 64, 0.3), (8, 64, 1.0)),
         ("ds", "1f1b", 1): ((4, 16, 0.6), (8, 64, 0.3), (16, 128, 0.3)),
@@ -76,11 +91,7 @@ FAMILY = _cases()
 @lru_cache(maxsize=2)
 def _cost_model(model: str) -> CostModel:
     pins = MODELS[model]
-    return CostModel(
-        load_instance(
-            None, model=str(pins["model"]), cluster=str(pins["cluster"]), gbs=int(pins["gbs"]), seq_len=4096
-        )
-    )
+    return CostModel(load_instance(None, model=pins.model, cluster=pins.cluster, gbs=pins.gbs, seq_len=4096))
 
 
 def family_problem(case: FamilyCase) -> StageProblem:
@@ -88,7 +99,7 @@ def family_problem(case: FamilyCase) -> StageProblem:
     pins = MODELS[case.model]
     model = _cost_model(case.model)
     layout = Layout(
-        tp=int(pins["tp"]), sp=bool(pins["sp"]), cp=1, cp_comm="p2p", ep=int(pins["ep"]), etp=1, dp=int(pins["dp"]),
+        tp=pins.tp, sp=pins.sp, cp=1, cp_comm="p2p", ep=pins.ep, etp=1, dp=pins.dp,
         pp=case.pp, vpp=case.vpp, mbs=1, zero=1, schedule=case.schedule, num_microbatches=case.num_microbatches,
     )  # fmt: skip
     problem = build_stage_problem(model.instance, layout, model)
@@ -98,20 +109,22 @@ def family_problem(case: FamilyCase) -> StageProblem:
 
 
 def _even_memory(problem: StageProblem, fast: bool) -> int:
-    """Most memory any rank needs when the chain is cut evenly, with the fastest or the most memory-saving strategies."""
+    """Most memory any rank needs under an even cut, with the fastest or the most memory-saving strategies."""
     pieces, length = problem.num_pieces, len(problem.layers)
     bounds = tuple(piece * length // pieces for piece in range(pieces + 1))
     prefix = problem.prefix_counts
     counts = []
-    for start, stop in zip(bounds, bounds[1:], strict=False):
+    for start, stop in pairwise(bounds):
         rows = []
         for kind, costs in enumerate(problem.tables[0]):
             strategies = costs.strategies
             best = min(
                 range(len(strategies)),
-                key=lambda q: (strategies[q].input_grad, strategies[q].activation)
-                if fast
-                else (strategies[q].activation, strategies[q].input_grad),
+                key=lambda q: (
+                    (strategies[q].input_grad, strategies[q].activation)
+                    if fast
+                    else (strategies[q].activation, strategies[q].input_grad)
+                ),
             )
             layers = prefix[kind][stop] - prefix[kind][start]
             rows.append(tuple(layers if q == best else 0 for q in range(len(strategies))))

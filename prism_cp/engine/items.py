@@ -8,23 +8,20 @@ largest transient of the stages that are live, shared buffers, and the optimizer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
-from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, TRANSIENT, Choices, Points, pareto
+from prism_cp.engine.choices import ACTIVATION, COLUMNS, INPUT_GRAD, Choices, Points
+from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.pipeline import live_vectors
 from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
-
-POINTS_AT_ONCE = 200_000  # room for the points of one item before they are filtered
-MOST_TRIALS = 400_000  # strategy combinations looked at per item before points are merged into lower bounds
-MERGED_POINTS = 14  # per piece, when there are too many combinations
 
 
 @dataclass(frozen=True)
@@ -117,9 +114,9 @@ class ItemMaker:
         piece = np.array(group.piece_of, np.int64)
         rank = np.array(group.rank_of, np.int64)
         rows, transient = self._rows(group)
-        single = num_tables == 1 and _only_input_grad(values, offset)
+        single = num_tables == 1 and only_input_grad(values, offset)
         if single:
-            _suffix_credit(values, credit, offset)
+            suffix_credit(values, credit, offset)
         ends = np.array([(s.ends.forward, s.ends.input_grad, s.ends.weight_grad) for s in stages], np.int64)
         bucket = np.array([self.problem.ranks[r].last_bucket for r in group.ranks], np.int64)
         executed = self.executed[list(group.stages)]
@@ -128,7 +125,7 @@ class ItemMaker:
         keep = []
         room = np.empty((POINTS_AT_ONCE, len(group.pieces)), np.int64)
         for i in range(len(choice)):
-            points = _item_points(
+            points = item_points(
                 choice[i], budget[i], limit - head[i] - bucket, values, offset, piece, column, rank, rows, transient,
                 executed, ends, single, room,
             )  # fmt: skip
@@ -231,7 +228,7 @@ class ItemMaker:
 def _stack(
     maker: ItemMaker, group: Group, used: list[Int64], num_tables: int
 ) -> tuple[Int64, Int64, Int64, list[dict[int, Int64]]]:
-    """Points of all used compositions one after another: values, credit, [piece, composition, (start, stop)], hidden."""
+    """Points of all used compositions in a row: values, credit, [piece, composition, (start, stop)], most hidden."""
     values, credit = [], []
     widest = max(len(maker.chain.pieces[piece]) for piece in group.pieces)
     offset = np.zeros((len(group.pieces), widest, 2), np.int64)
@@ -257,73 +254,6 @@ def _stack(
     return np.concatenate(values), np.concatenate(credit), offset, most
 
 
-def _only_input_grad(values: Int64, offset: Int64) -> bool:
-    """Whether within every composition nothing but the input-gradient time differs."""
-    for start, stop in offset.reshape(-1, 2):
-        block = values[start:stop, 0, FORWARD:]
-        if stop > start and np.any(block[:, [0, 2]] != block[0, [0, 2]]):
-            return False
-    return True
-
-
-def _suffix_credit(values: Int64, credit: Int64, offset: Int64) -> None:
-    """Give every point the credit of the slower ones of its composition, which may be left out beside it."""
-    for start, stop in offset.reshape(-1, 2):
-        slow = values[start:stop, 0, INPUT_GRAD]
-        if stop > start:
-            best = np.maximum.accumulate((credit[start:stop, 0] - slow)[::-1])[::-1]
-            equal = np.searchsorted(slow, slow)  # the first of the equally slow ones
-            credit[start:stop, 0] = best[equal] + slow
-
-
-def _item_points(  # type: ignore[no-untyped-def]
-    choice, budget, work_limit, values, offset, piece, column, rank, rows, transient, executed, ends, single, room
-) -> tuple[Any, ...] | None:
-    """Times [points, stages, 3], picks [points, pieces] and whether points were merged; None when nothing fits."""
-    spans = offset[np.arange(len(choice)), choice]
-    blocks = [values[start:stop] for start, stop in spans]
-    vague = False
-    count = _enumerate(_padded(blocks), spans[:, 1] - spans[:, 0], budget, work_limit, piece, column, rank, rows,
-                       transient, executed, ends, single, MOST_TRIALS, room)  # fmt: skip
-    if count < 0:
-        vague = True
-        blocks = [_merge(block) for block in blocks]
-        lengths = np.array([len(block) for block in blocks], np.int64)
-        count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, transient,
-                           executed, ends, single, 1 << 40, room)  # fmt: skip
-        if count < 0:
-            raise AssertionError("merged points still do not fit the room for them")
-    if count == 0:
-        return None
-    picks = room[:count].copy()
-    times = np.stack([blocks[k][picks[:, k], column[s], FORWARD:] + ends[s] for s, k in enumerate(piece)], axis=1)
-    flat = times.reshape(count, -1)
-    order = np.lexsort(flat.T[::-1])
-    flat = np.ascontiguousarray(flat[order])
-    kept = order[pareto(flat, np.zeros((count, 0), np.int64))]
-    if vague:
-        picks = np.full_like(picks, -1)
-    return times[kept], picks[kept], vague
-
-
-def _merge(block: Int64) -> Int64:
-    """At most `MERGED_POINTS` points: neighbours in input-gradient time replaced by their least values."""
-    most = MERGED_POINTS
-    if len(block) <= most:
-        return block
-    edges = np.arange(most) * len(block) // most
-    merged: Int64 = np.minimum.reduceat(block, edges)
-    return merged
-
-
-def _padded(blocks: list[Int64]) -> Int64:
-    longest = max(len(block) for block in blocks)
-    result = np.zeros((len(blocks), longest, *blocks[0].shape[1:]), np.int64)
-    for k, block in enumerate(blocks):
-        result[k, : len(block)] = block
-    return result
-
-
 def _join(group: Group, choice: Int64, head: Int64, reduce: Int64, parts: list[tuple[Any, ...]]) -> Items:
     stages, pieces = len(group.stages), len(group.pieces)
     if not parts:
@@ -338,128 +268,9 @@ def _join(group: Group, choice: Int64, head: Int64, reduce: Int64, parts: list[t
     times = np.concatenate([part[0] for part in parts])
     base = np.minimum.reduceat(times, first[:-1])
     work = times.sum(axis=(1, 2))
-    best = np.array([start + int(np.argmin(work[start:stop])) for start, stop in zip(first, first[1:], strict=False)])
+    best = np.array([start + int(np.argmin(work[start:stop])) for start, stop in pairwise(first)])
     return Items(
         group, choice, base, first, times - np.repeat(base, np.diff(first), axis=0),
         np.concatenate([part[2] for part in parts]), np.array([part[3] for part in parts]), head, reduce,
         np.concatenate([part[1] for part in parts]), best, np.array([part[4] for part in parts]),
     )  # fmt: skip
-
-
-@njit(cache=True)
-def _fits(  # type: ignore[no-untyped-def]
-    at, depth, block, least, piece, column, rows, transient, budget
-):
-    """Whether every memory row holds, pieces beyond `depth` with their least values."""
-    for row in range(len(rows)):
-        used = np.int64(0)
-        largest = np.int64(0)
-        for s in range(len(piece)):
-            live = rows[row, s]
-            if live == 0:
-                continue
-            k = piece[s]
-            if k <= depth:
-                used += live * block[k, at[k], column[s], ACTIVATION]
-                peak = block[k, at[k], column[s], TRANSIENT]
-            else:
-                used += live * least[k, column[s], ACTIVATION]
-                peak = least[k, column[s], TRANSIENT]
-            largest = max(largest, peak, transient[s])
-        if used + largest > budget[row]:
-            return False
-    return True
-
-
-@njit(cache=True)
-def _most_active(at, last, block, piece, rows, transient, budget):  # type: ignore[no-untyped-def]
-    """Most activation memory that the last piece may keep beside the points of the other pieces (one table each)."""
-    most = np.int64(1) << 60
-    for row in range(len(rows)):
-        left = budget[row]
-        largest = np.int64(0)
-        own = np.int64(0)
-        for s in range(len(piece)):
-            live = rows[row, s]
-            if live == 0:
-                continue
-            largest = max(largest, transient[s])
-            if piece[s] == last:
-                own += live
-            else:
-                left -= live * block[piece[s], at[piece[s]], 0, ACTIVATION]
-                largest = max(largest, block[piece[s], at[piece[s]], 0, TRANSIENT])
-        if own:
-            most = min(most, (left - largest) // own)
-    return most
-
-
-@njit(cache=True)
-def _enumerate(  # type: ignore[no-untyped-def]
-    block, lengths, budget, work_limit, piece, column, rank, rows, transient, executed, ends, single, most_trials, room
-):
-    """Write the picks of all useful combinations to `room`; their number, or -1 when there are too many.
-
-    With `single` only the input-gradient time differs between a piece's points, which stand in its order, so of the
-    last piece only the fastest point that fits is of use.
-    """
-    pieces = len(lengths)
-    least = np.empty((pieces, block.shape[2], block.shape[3]), np.int64)
-    for k in range(pieces):
-        for t in range(block.shape[2]):
-            for c in range(block.shape[3]):
-                least[k, t, c] = block[k, 0, t, c]
-                for i in range(1, lengths[k]):
-                    least[k, t, c] = min(least[k, t, c], block[k, i, t, c])
-    at = np.zeros(pieces, np.int64)
-    work = np.empty(len(work_limit), np.int64)
-    last = pieces - 1
-    count = trials = 0
-    if single and _fits(at, last, block, least, piece, column, rows, transient, budget):
-        lengths = np.ones(pieces, np.int64)  # the fastest point of every piece
-    limit_last = lengths[last]
-    most_active = _most_active(at, last, block, piece, rows, transient, budget) if last == 0 else np.int64(0)
-    depth = 0
-    at[0] = -1
-    while depth >= 0:
-        at[depth] += 1
-        if single and depth == last:
-            while at[last] < limit_last and block[last, at[last], 0, 0] > most_active:
-                at[last] += 1
-        if at[depth] >= (limit_last if depth == last else lengths[depth]):
-            depth -= 1
-            continue
-        trials += 1
-        if trials > most_trials:
-            return -1
-        work[:] = 0
-        for s in range(len(piece)):
-            k = piece[s]
-            for c in range(3):
-                time = ends[s, c]
-                time += block[k, at[k], column[s], 2 + c] if k <= depth else least[k, column[s], 2 + c]
-                work[rank[s]] += executed[s] * time
-        slow = False
-        for r in range(len(work)):
-            slow |= work[r] > work_limit[r]
-        if slow:
-            if single:  # later points of this piece are slower still
-                depth -= 1
-            continue
-        if not _fits(at, depth, block, least, piece, column, rows, transient, budget):
-            continue
-        if depth < last:
-            depth += 1
-            at[depth] = -1
-            if single and depth == last:
-                most_active = _most_active(at, last, block, piece, rows, transient, budget)
-            continue
-        if count == len(room):
-            return -1
-        room[count] = at
-        count += 1
-        if single:
-            if pieces == 2:
-                limit_last = at[last]  # with a slower first piece only a faster second one is of use
-            depth -= 1
-    return count

@@ -18,13 +18,13 @@ import numpy as np
 from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.anneal import Annealer, row_starts
-from prism_cp.engine.chain import make_chain
+from prism_cp.engine.chain import make_chain, make_groups
 from prism_cp.engine.complete import StrategyPaths
 from prism_cp.engine.decide import Decision
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries
 from prism_cp.engine.limits import Limits
-from prism_cp.engine.tables import Tables, row_of
+from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
@@ -66,9 +66,10 @@ class EngineResult:
 
 
 def applicable(problem: StageProblem) -> bool:
-    """Whether all groups of ranks hold equally many pieces, which the tables need."""
-    chain = make_chain(problem)
-    return chain is None or len({(len(g.pieces), len(g.stages), len(g.ranks)) for g in chain.groups}) == 1
+    """Whether all groups of ranks hold equally many pieces, which the tables need, and no time can overflow."""
+    groups = make_groups(problem)
+    alike = len({(len(group.pieces), len(group.stages), len(group.ranks)) for group in groups}) == 1
+    return alike and longest_possible(problem) < LARGEST_VALUE
 
 
 def solve_with_engine(
@@ -126,6 +127,8 @@ class _Engine:
         limits: Limits,
         seed: int,
     ) -> None:
+        if not applicable(problem):
+            raise ValueError(f"ranks of {problem.schedule} hold different numbers of pieces, or times overflow")
         self.problem, self.limits, self.seed = problem, limits, seed
         self.longest = longest_possible(problem)
         self.limit = self.longest if upper_bound is None else min(upper_bound, self.longest)
@@ -141,8 +144,6 @@ class _Engine:
         chain = make_chain(problem)
         self.chain = chain
         if chain is not None:
-            if len({(len(g.pieces), len(g.stages), len(g.ranks)) for g in chain.groups}) != 1:
-                raise ValueError(f"groups of ranks hold different numbers of pieces under {problem.schedule}")
             self.maker = ItemMaker(problem, chain)
 
     # -- plans and bounds ----------------------------------------------------------------------------------------------
@@ -174,7 +175,7 @@ class _Engine:
 
     def _result(self, exhausted: bool) -> EngineResult:
         """The answer; with `exhausted` nothing is left within the cap."""
-        cuts = tuple([*self.given, *self.learnt])
+        cuts = (*self.given, *self.learnt)
         status: EngineStatus
         if exhausted and self.best_time is not None:
             return EngineResult(self.best_time, self.best, self.best_time, "optimal", self.limits.nodes, cuts)

@@ -11,17 +11,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
 from prism_cp.engine.items import Items
+from prism_cp.engine.table_kernels import (
+    after_kernel,
+    before_kernel,
+    least_kernel,
+    points_kernel,
+    useful_kernel,
+    worth_kernel,
+)
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
 
 IMPOSSIBLE = 1 << 60
+LARGEST_VALUE = 1 << 58  # of any cut of any plan, so that sums stay below `IMPOSSIBLE`
 STEP = 256  # columns added at once when the tables grow
 
 
@@ -100,7 +108,7 @@ def point_worth(coefficients: Coefficients, g: int, items: Items, item: int, fir
     """Worth [points, cuts] of every single point of an item of group g under the cuts from `first` on."""
     begin, end = int(items.first[item]), int(items.first[item + 1])
     out = np.empty((end - begin, len(coefficients.rows) - first), np.int64)
-    _points(
+    points_kernel(
         items.base[item], items.extra[begin:end], items.credit[begin:end], items.most_hidden[item],
         items.head[item], items.reduce[item], *coefficients.of_group(g, first), out,
     )  # fmt: skip
@@ -186,7 +194,7 @@ class Tables:
         out = np.zeros((len(items.choice), stop - first), np.int64)
         if stop > first:
             varies = np.flatnonzero(items.extra.any(axis=0).reshape(-1))
-            _worth(
+            worth_kernel(
                 items.first, items.base, items.extra, items.credit, items.most_hidden, items.head, items.reduce,
                 *self.coefficients.of_group(g, first, stop), varies, out,
             )  # fmt: skip
@@ -200,12 +208,12 @@ class Tables:
         """Least worth by delta and suffix tables of the columns first..stop."""
         if stop == first:
             return
-        _least(self.delta_item, self.worth, self.least, first, stop)
+        least_kernel(self.delta_item, self.worth, self.least, first, stop)
         self.after[-1, :, first:stop] = IMPOSSIBLE
         self.after[-1, 0, first:stop] = self.constants[first:stop]
         for g in range(len(self.items) - 1, -1, -1):
             low, high = self.delta_start[g], self.delta_start[g + 1]
-            _after(self.down[low:high], self.least[low:high], self.after[g + 1], self.after[g], first, stop)
+            after_kernel(self.down[low:high], self.least[low:high], self.after[g + 1], self.after[g], first, stop)
 
     def useful(self, limits: Int64) -> NDArray[np.bool_]:
         """Items [items] that some choice of the other groups could complete, cut by cut, within the limits."""
@@ -214,11 +222,11 @@ class Tables:
         before[0, -1, :columns] = 0
         for g in range(len(self.items)):
             low, high = self.delta_start[g], self.delta_start[g + 1]
-            _before(self.down[low:high], self.least[low:high], before[g], before[g + 1], columns)
+            before_kernel(self.down[low:high], self.least[low:high], before[g], before[g + 1], columns)
         mask = np.zeros(len(self.worth), np.bool_)
         for g in range(len(self.items)):
             low, high = self.start[g], self.start[g + 1]
-            _useful(
+            useful_kernel(
                 self.item_delta[low:high], self.down[self.delta_start[g] : self.delta_start[g + 1]],
                 self.worth[low:high], before[g], self.after[g + 1], limits, columns, mask[low:high],
             )  # fmt: skip
@@ -258,118 +266,3 @@ def _by_delta(chain: Chain, items: Items) -> Items:
         items.most_hidden[order], items.head[order], items.reduce[order], items.pick[points], best,
         items.vague[order],
     )  # fmt: skip
-
-
-@njit(cache=True)
-def _tail(p, r, weight, credit, most_hidden, reduce, rank_of, bucket, times, x):  # type: ignore[no-untyped-def]
-    """Least tail of rank r along cut x: hidden time counts as credit only where the path pays for what it saves."""
-    hidden = np.int64(0)
-    for s in range(len(rank_of)):
-        if rank_of[s] == r:
-            hidden += credit[p, s] if times[x, s, 1] >= weight else most_hidden[s]
-    return weight * max(bucket[r], reduce[r] - hidden)
-
-
-@njit(cache=True)
-def _worth(  # type: ignore[no-untyped-def]
-    first, base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, varies, out
-):
-    rows, stages = times.shape[0], times.shape[1]
-    ranks = len(bucket)
-    for x in range(rows):
-        with_tail = False
-        for r in range(ranks):
-            with_tail |= tails[x, r] > 0
-        for i in range(len(base)):
-            value = np.int64(0)
-            for s in range(stages):
-                for c in range(3):
-                    value += times[x, s, c] * base[i, s, c]
-            for r in range(ranks):
-                value += heads[x, r] * head[i, r]
-            best = np.int64(1) << 60
-            for p in range(first[i], first[i + 1]):
-                more = np.int64(0)
-                for v in varies:
-                    more += times[x, v // 3, v % 3] * extra[p, v // 3, v % 3]
-                if with_tail:
-                    for r in range(ranks):
-                        if tails[x, r] > 0:
-                            more += _tail(
-                                p, r, tails[x, r], credit, most_hidden[i], reduce[i], rank_of, bucket, times, x
-                            )
-                best = min(best, more)
-            out[i, x] = value + best
-
-
-@njit(cache=True)
-def _points(  # type: ignore[no-untyped-def]
-    base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, out
-):
-    for x in range(times.shape[0]):
-        for p in range(len(extra)):
-            value = np.int64(0)
-            for s in range(times.shape[1]):
-                for c in range(3):
-                    value += times[x, s, c] * (base[s, c] + extra[p, s, c])
-            for r in range(len(bucket)):
-                value += heads[x, r] * head[r]
-                if tails[x, r] > 0:
-                    value += _tail(p, r, tails[x, r], credit, most_hidden, reduce, rank_of, bucket, times, x)
-            out[p, x] = value
-
-
-@njit(cache=True)
-def _least(delta_item, worth, least, first, stop):  # type: ignore[no-untyped-def]
-    least[:, first:stop] = np.int64(1) << 60
-    for delta in range(len(least)):
-        for i in range(delta_item[delta], delta_item[delta + 1]):
-            for x in range(first, stop):
-                least[delta, x] = min(least[delta, x], worth[i, x])
-
-
-@njit(cache=True)
-def _after(down, least, following, after, first, stop):  # type: ignore[no-untyped-def]
-    impossible = np.int64(1) << 60
-    after[:, first:stop] = impossible
-    for delta in range(down.shape[0]):
-        for state in range(down.shape[1]):
-            rest = down[delta, state]
-            if rest < 0 or following[rest, first] >= impossible:
-                continue
-            for x in range(first, stop):
-                after[state, x] = min(after[state, x], least[delta, x] + following[rest, x])
-
-
-@njit(cache=True)
-def _before(down, least, previous, before, columns):  # type: ignore[no-untyped-def]
-    impossible = np.int64(1) << 60
-    for delta in range(down.shape[0]):
-        for state in range(down.shape[1]):
-            rest = down[delta, state]
-            if rest < 0 or previous[state, 0] >= impossible:
-                continue
-            for x in range(columns):
-                before[rest, x] = min(before[rest, x], least[delta, x] + previous[state, x])
-
-
-@njit(cache=True)
-def _useful(item_delta, down, worth, before, after, limits, columns, mask):  # type: ignore[no-untyped-def]
-    impossible = np.int64(1) << 60
-    for i in range(len(item_delta)):
-        killer = 0  # the cut that told last is tried first
-        for state in range(down.shape[1]):
-            rest = down[item_delta[i], state]
-            if rest < 0 or before[state, 0] >= impossible or after[rest, 0] >= impossible:
-                continue
-            if before[state, killer] + worth[i, killer] + after[rest, killer] > limits[killer]:
-                continue
-            fits = True
-            for x in range(columns):
-                if before[state, x] + worth[i, x] + after[rest, x] > limits[x]:
-                    fits = False
-                    killer = x
-                    break
-            if fits:
-                mask[i] = True
-                break
