@@ -65,13 +65,7 @@ class CriticalPath:
 
 
 def critical_path(plan: Plan) -> CriticalPath:
-    """The longest path under the plan's own stage times.
-
-    Raises
-    ------
-    PlanError
-        The stage times do not give the pipeline time that the plan states.
-    """
+    """The longest path under the plan's own stage times."""
     assert plan.layout is not None
     assert plan.p2p is not None
     assert plan.barrier is not None
@@ -92,12 +86,6 @@ def critical_path(plan: Plan) -> CriticalPath:
         tail,
         plan.p2p,
     )
-    if simulation.pipeline_time != plan.pipeline_time:
-        raise PlanError(
-            "pipeline_time",
-            f"{plan.pipeline_time}, but the stage times give {simulation.pipeline_time}",
-            "a plan as solve wrote it; see check",
-        )
     cut = simulation.critical_path
     parts: list[Contribution] = []
     for index, stage in enumerate(stages):
@@ -114,6 +102,21 @@ def critical_path(plan: Plan) -> CriticalPath:
     parts.append(Contribution("barrier", None, None, 1, plan.barrier))
     used = sorted((part for part in parts if part.time), key=lambda part: -part.time)
     return CriticalPath(tuple(used), sum(part.time for part in used), plan.time_unit_s)
+
+
+def stated_critical_path(plan: Plan) -> CriticalPath:
+    """`critical_path`, of a plan whose stated time follows from its stage times.
+
+    Raises
+    ------
+    PlanError
+        It does not: somebody changed the plan.
+    """
+    path = critical_path(plan)
+    if plan.pipeline_time is None or plan.barrier is None or path.total != plan.pipeline_time + plan.barrier:
+        problem = f"{plan.pipeline_time}, but the stage times give {path.total - (plan.barrier or 0)}"
+        raise PlanError("pipeline_time", problem, "a plan as solve wrote it; see check")
+    return path
 
 
 def path_in_words(path: CriticalPath) -> list[str]:

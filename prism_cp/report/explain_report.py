@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from prism_cp.plan import Plan
-from prism_cp.report.critical_path import critical_path, path_in_words
+from prism_cp.report.critical_path import path_in_words, stated_critical_path
 from prism_cp.report.infeasible import LayoutShortage
 from prism_cp.report.numbers import gib, percent, seconds
 from prism_cp.report.plan_report import (
@@ -39,7 +39,7 @@ def print_plan_explanation(plan: Plan, console: Console) -> None:
         console.print("Layout  " + layout_text(plan.layout), markup=False, soft_wrap=True)
         console.print()
         console.print("What bounds the step time", style="bold")
-        for sentence in path_in_words(critical_path(plan)):
+        for sentence in path_in_words(stated_critical_path(plan)):
             console.print(f"  {sentence}", markup=False, soft_wrap=True)
         console.print()
         console.print("What bounds memory", style="bold")
@@ -54,7 +54,7 @@ def print_plan_explanation(plan: Plan, console: Console) -> None:
 def plan_explanation(plan: Plan) -> dict[str, Any]:
     """The same as plain values."""
     explained = plan.layout is not None
-    path = critical_path(plan) if explained else None
+    path = stated_critical_path(plan) if explained else None
     return {
         "instance_name": plan.instance_name,
         "status": plan.status,
@@ -112,7 +112,7 @@ def print_infeasible(
         return
     console.print("Changes that make it fit, fastest plan first (each solved)", style="bold")
     for relaxation in relaxations:
-        text = f"  --set {relaxation.change}: {relaxation_sentence(relaxation, time_unit_s)}"
+        text = f"  --set {' --set '.join(relaxation.change.split())}: {relaxation_sentence(relaxation, time_unit_s)}"
         console.print(text, markup=False, soft_wrap=True)
 
 

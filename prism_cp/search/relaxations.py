@@ -22,7 +22,7 @@ class Relaxation:
     Attributes
     ----------
     change
-        What to change, as an override where it can be one, e.g. ``cluster.num_devices=128``.
+        What to change, as overrides separated by spaces, e.g. ``cluster.num_devices=128``.
     description
         The same in words.
     result
@@ -79,16 +79,17 @@ def _more_devices(instance: Instance, options: SearchOptions) -> Iterator[Relaxa
     for doubling in range(1, MOST_DOUBLINGS + 1):
         devices = cluster.num_devices << doubling
         links = cluster.links
+        change, description = f"cluster.num_devices={devices}", f"{devices} devices instead of {cluster.num_devices}"
         if links[-1].domain_size < devices:
             links = (*links[:-1], links[-1].model_copy(update={"domain_size": devices}))
+            change += f" cluster.links.{len(links) - 1}.domain_size={devices}"
+            description += f", all on link level {links[-1].name}"
         changed = instance.model_copy(
             update={"cluster": cluster.model_copy(update={"num_devices": devices, "links": links})}
         )
         result = _try(changed, options)
         if result is not None:
-            yield Relaxation(
-                f"cluster.num_devices={devices}", f"{devices} devices instead of {cluster.num_devices}", result
-            )
+            yield Relaxation(change, description, result)
             return
 
 
