@@ -21,7 +21,6 @@ Float64 = NDArray[np.float64]
 LARGEST_WEIGHT, LEAST_WEIGHT = 1 << 14, 1 << 8  # of the heaviest cut; less would round too much away
 FIRST_CUTS, MORE_CUTS, MOST_PROGRAMS = 16, 8, 12  # cuts a program begins with, gains, and how often
 CLOSE = 1e-6  # relative excess at which a cut joins the program
-ROUNDING = 1e-5  # what rounding the weights may cost, relative
 
 
 class _SilentHighs(highspy.Highs):  # type: ignore[misc]
@@ -32,8 +31,10 @@ class _SilentHighs(highspy.Highs):  # type: ignore[misc]
         super().enableCallbacks()
 
 
-def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) -> Float64 | None:
-    """Weights on cuts under which no mixture of points, one mixture per group, is within the target; None: none are.
+def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) -> tuple[Float64, float] | None:
+    """Weights on cuts that make the time of the best mixture of points, one mixture per group, as long as it can be.
+
+    Returns the weights and that time in units of the target; None when the program could not be solved.
 
     The dual of: minimise t over weights y >= 0 of the points with sum 1 per group, such that for every cut
     y · worth + constant <= t.
@@ -81,30 +82,32 @@ def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) ->
         fresh = fresh[values[fresh] > bound + CLOSE]
         if not len(fresh):
             break
-    return weights if bound > 1 + ROUNDING and weights.max() > 0 else None
+    return (weights, float(bound)) if weights.max() > 0 else None
 
 
-def weighted_sum(rows: Sequence[Row], weights: Float64, longest: int) -> Row | None:
-    """The sum of the cuts with their weights rounded to integers; valid whatever the weights.
+def whole_weights(weights: Float64, longest: int) -> Int64 | None:
+    """Weights rounded to integers, as large as no sum over a plan can overflow; None where they would be too coarse.
 
     Parameters
     ----------
-    rows
-        Paths, with scale 1.
     longest
-        No path is longer than this, time units. None is returned where the sum could overflow.
+        No path is longer than this, time units.
     """
-    assert all(row.scale == 1 for row in rows)
-    used = np.flatnonzero(weights > 0)
-    largest = min(LARGEST_WEIGHT, LARGEST_VALUE // max(1, longest * len(used)))
-    if largest < LEAST_WEIGHT or not len(used):
+    used = int(np.count_nonzero(weights > 0))
+    largest = min(LARGEST_WEIGHT, LARGEST_VALUE // max(1, longest * used))
+    if largest < LEAST_WEIGHT or not used:
         return None
-    whole = [int(weight) for weight in np.floor(weights[used] / weights.max() * largest)]
-    picked = [rows[int(x)] for x in used]
+    return np.floor(weights / weights.max() * largest).astype(np.int64)
+
+
+def weighted_sum(rows: Sequence[Row], whole: Int64) -> Row:
+    """The sum of paths with integer weights; valid whatever the weights."""
+    assert all(row.scale == 1 for row in rows)
+    used = np.flatnonzero(whole).tolist()
     return Row(
-        np.sum([n * row.times for n, row in zip(whole, picked, strict=True)], axis=0),
-        np.sum([n * row.head for n, row in zip(whole, picked, strict=True)], axis=0),
-        np.sum([n * row.tail for n, row in zip(whole, picked, strict=True)], axis=0),
-        sum(n * row.constant for n, row in zip(whole, picked, strict=True)),
-        sum(whole),
+        np.sum([int(whole[x]) * rows[x].times for x in used], axis=0),
+        np.sum([int(whole[x]) * rows[x].head for x in used], axis=0),
+        np.sum([int(whole[x]) * rows[x].tail for x in used], axis=0),
+        sum(int(whole[x]) * rows[x].constant for x in used),
+        int(whole.sum()),
     )

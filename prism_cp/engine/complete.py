@@ -13,21 +13,22 @@ from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
 from prism_cp.cp.solve import solve_stage_problem
-from prism_cp.engine.aggregate import choice_weights, weighted_sum
+from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weights
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries, simulate_points
 from prism_cp.engine.limits import Limits
 from prism_cp.engine.tables import Coefficients, Row, Tables, point_worth, row_of
-from prism_cp.engine.walk import EXHAUSTED, NODE_LIMIT, walk_points
+from prism_cp.engine.walk import EXHAUSTED, LEAF, NODE_LIMIT, walk_points
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
-MOST_NODES = 2_000_000  # combinations of points looked at per complete choice before it is handed on
+WEIGH_EVERY = 8  # paths learnt between two searches for weights
+MOST_NODES = 20_000_000  # combinations of points looked at per complete choice before it is handed on
 FEW_POINTS, DIRECTIONS = 8, 64  # of an item with more points only those fastest in some direction make weights
-MOST_PATHS = 250  # paths learnt at one complete choice before it is handed on
+MOST_PATHS = 400  # paths learnt at one complete choice before it is handed on
 
 Offer = Callable[[Assignment], int]  # takes note of a plan that fits, returns its pipeline time
 
@@ -100,31 +101,21 @@ class Completer:
 
     def _search(self, chosen: Sequence[int], local: list[int], target: int, limits: Limits, most_paths: int) -> bool:
         """Walk over combinations of points; whether the choice is decided."""
-        tables, pool, p2p = self.tables, self.paths.coefficients, self.tables.problem.p2p
-        groups = range(len(local))
-        blocks = [self._block(g, item) for g, item in enumerate(local)]
-        constants, scales = np.append(tables.constants, pool.constants), np.append(tables.scales, pool.scales)
-        # only paths that some combination exceeds can tell combinations apart; sums of paths say nothing more here
-        most = sum((block.max(axis=0) for block in blocks), constants)
-        telling = np.flatnonzero((most > target) & (scales == 1))
-        worth = np.concatenate([block[:, telling] for block in blocks])
-        constants = constants[telling]
-        start = np.append(0, np.cumsum([len(block) for block in blocks])).astype(np.int64)
-        begin = [int(tables.items[g].first[local[g]]) - int(start[g]) for g in groups]
-        if self._weighted_cut(telling, blocks, local, constants, chosen, target):
-            return True
-        picked, pointer = np.zeros(len(blocks), np.int64), start[:-1].copy()
+        tables = self.tables
+        mixture = _Mixture(self, local, target)
         nodes = 0
-        for _ in range(most_paths):
-            pointer[0] = start[0]
-            limit = target - constants
-            state, _, used = walk_points(limit, worth, start, picked, pointer, 0, MOST_NODES - nodes)
-            nodes += int(used)
+        for paths in range(most_paths):
+            if paths % WEIGH_EVERY == 0 and mixture.weigh(target, self.longest):
+                if mixture.row is not None:
+                    self.add_rows([mixture.row])
+                return True
+            picked, state, used = mixture.next_points(target, MOST_NODES - nodes)
+            nodes += used
             if state == EXHAUSTED:
                 return True
             if state == NODE_LIMIT or limits.reached():
                 return False
-            points = [begin[g] + int(picked[g]) for g in groups]
+            points = [int(tables.items[g].first[local[g]]) + int(p) for g, p in enumerate(picked)]
             value, path = simulate_points(tables, chosen, points)
             if value <= target:
                 real = self._plan(chosen, points)
@@ -133,41 +124,13 @@ class Completer:
                 target = real - 1
             if path not in self.known:
                 if path not in self.paths.paths:
-                    self.paths.add(path, p2p)
-                row = Coefficients(tables.problem, tables.chain.groups)
-                row.add([row_of(path, p2p)])
-                fresh = [point_worth(row, g, tables.items[g], local[g]) for g in groups]
-                worth = np.hstack([worth, np.concatenate(fresh)])
-                constants = np.append(constants, row.constants)
-            if value > target and not np.any(worth[picked].sum(axis=0) + constants > target):
+                    self.paths.add(path, tables.problem.p2p)
+                mixture.add(row_of(path, tables.problem.p2p))
+            if value > target and not mixture.forbids(picked, target):
                 return False  # passed only because another multiset hides more reduction
         return False
 
-    def _weighted_cut(
-        self,
-        telling: Int64,
-        blocks: list[Int64],
-        local: list[int],
-        constants: Int64,
-        chosen: Sequence[int],
-        target: int,
-    ) -> bool:
-        """Add a weighted sum of the cuts `telling` to the tables; whether that refutes the choice."""
-        corners = [
-            block[self._corners(g, item)][:, telling] for g, (item, block) in enumerate(zip(local, blocks, strict=True))
-        ]
-        start = np.append(0, np.cumsum([len(corner) for corner in corners])).astype(np.int64)
-        weights = choice_weights(np.concatenate(corners), constants, start, target)
-        if weights is None:
-            return False
-        rows = [*self.tables.rows, *self.paths.coefficients.rows]
-        row = weighted_sum([rows[int(x)] for x in telling], weights, self.longest)
-        if row is None:
-            return False
-        self.add_rows([row])
-        return not self._passes(chosen, target)
-
-    def _corners(self, g: int, item: int) -> Int64:
+    def corners(self, g: int, item: int) -> Int64:
         """Points of an item that are the fastest under some weights of their times: enough to propose weights."""
         found = self._kept_corners.get((g, item))
         if found is None:
@@ -184,7 +147,7 @@ class Completer:
             self._kept_corners[g, item] = found
         return found
 
-    def _block(self, g: int, item: int) -> Int64:
+    def block(self, g: int, item: int) -> Int64:
         """Worth [points, cuts and strategy paths] of an item's points; what was computed before is kept."""
         tables, pool = self.tables, self.paths.coefficients
         columns, more = len(tables.rows), len(pool.rows)
@@ -211,7 +174,7 @@ class Completer:
         columns = len(self.tables.rows)
         value = np.append(self.tables.constants, self.paths.coefficients.constants)
         for g, item in enumerate(local):
-            value += self._block(g, item).min(axis=0)
+            value += self.block(g, item).min(axis=0)
         value = value[columns:]
         refuting = np.flatnonzero(value > target)
         if not len(refuting):
@@ -240,3 +203,85 @@ class Completer:
             self.offer(solution.assignment)
         if solution.status not in ("optimal", "no_better", "infeasible"):
             self.undecided = True
+
+
+class _Mixture:
+    """The points of one complete choice under all paths that can tell them apart, and under weighted sums of them.
+
+    Attributes
+    ----------
+    row : Row or None
+        After `weigh`: the weighted sum that refutes the choice whatever the strategies.
+    """
+
+    def __init__(self, completer: Completer, local: list[int], target: int) -> None:
+        tables, pool = completer.tables, completer.paths.coefficients
+        self.row: Row | None = None
+        self._tables, self._local = tables, local
+        blocks = [completer.block(g, item) for g, item in enumerate(local)]
+        constants, scales = np.append(tables.constants, pool.constants), np.append(tables.scales, pool.scales)
+        # only paths that some combination exceeds can tell combinations apart; sums of paths say nothing more here
+        most = sum((block.max(axis=0) for block in blocks), constants)
+        telling = np.flatnonzero((most > target) & (scales == 1))
+        rows = [*tables.rows, *pool.rows]
+        self._rows = [rows[int(x)] for x in telling]
+        self._worth = np.concatenate([block[:, telling] for block in blocks])
+        self._constants = constants[telling]
+        self._sizes = [len(block) for block in blocks]
+        self._start = np.append(0, np.cumsum(self._sizes)).astype(np.int64)
+        self._corners = [completer.corners(g, item) + self._start[g] for g, item in enumerate(local)]
+        self._alive = [np.arange(size) for size in self._sizes]
+        self._sums = np.zeros((len(self._worth), 0), np.int64)
+        self._sum_constants = np.zeros(0, np.int64)
+        self._sum_scales = np.zeros(0, np.int64)
+
+    def add(self, row: Row) -> None:
+        """Take note of one more path."""
+        path = Coefficients(self._tables.problem, self._tables.chain.groups)
+        path.add([row])
+        fresh = [point_worth(path, g, self._tables.items[g], item) for g, item in enumerate(self._local)]
+        self._worth = np.hstack([self._worth, np.concatenate(fresh)])
+        self._constants = np.append(self._constants, path.constants)
+        self._rows.append(row)
+
+    def forbids(self, picked: Int64, target: int) -> bool:
+        """Whether some path refutes the combination."""
+        return bool(np.any(self._worth[picked + self._start[:-1]].sum(axis=0) + self._constants > target))
+
+    def weigh(self, target: int, longest: int) -> bool:
+        """Search for weights and drop points that they refute; whether nothing is left."""
+        corners = np.concatenate(self._corners)
+        start = np.append(0, np.cumsum([len(corner) for corner in self._corners])).astype(np.int64)
+        found = choice_weights(self._worth[corners], self._constants, start, target) if self._rows else None
+        if found is None:
+            return False
+        weights, _ = found
+        whole = whole_weights(weights, longest)
+        if whole is None:
+            return False
+        scale = int(whole.sum())
+        value = self._worth @ whole
+        least = [int(value[self._start[g] : self._start[g + 1]].min()) for g in range(len(self._sizes))]
+        slack = scale * target - int(whole @ self._constants) - sum(least)
+        if slack < 0:
+            self.row = weighted_sum(self._rows, whole)
+            return True
+        for g, alive in enumerate(self._alive):
+            self._alive[g] = alive[value[alive + self._start[g]] - least[g] <= slack]
+        self._sums = np.hstack([self._sums, value[:, None]])
+        self._sum_constants = np.append(self._sum_constants, whole @ self._constants)
+        self._sum_scales = np.append(self._sum_scales, scale)
+        return any(not len(alive) for alive in self._alive)
+
+    def next_points(self, target: int, most_nodes: int) -> tuple[Int64, int, int]:
+        """A combination of points that nothing refutes: points within their items, what happened, nodes."""
+        index = np.concatenate([alive + self._start[g] for g, alive in enumerate(self._alive)])
+        start = np.append(0, np.cumsum([len(alive) for alive in self._alive])).astype(np.int64)
+        worth = np.hstack([self._sums[index], self._worth[index]])
+        limit = np.append(self._sum_scales * target - self._sum_constants, target - self._constants)
+        picked = np.zeros(len(self._sizes), np.int64)
+        state, _, used = walk_points(limit, worth, start, picked, start[:-1].copy(), 0, most_nodes)
+        if state != LEAF:
+            return picked, int(state), int(used)
+        chosen = np.array([alive[picked[g] - start[g]] for g, alive in enumerate(self._alive)], np.int64)
+        return chosen, LEAF, int(used)
