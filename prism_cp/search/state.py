@@ -183,10 +183,17 @@ class SearchState:
         self.report()
 
     def close(self, outcome: LayoutOutcome, ending: Ending | None = None, reason: str | None = None) -> None:
-        """Count a layout as ended and remember it for the report."""
+        """Count a layout as ended and remember it for the report.
+
+        The incumbent's own layout is not "no better" but solved: nothing in it is below what it gave.
+        """
+        ending = ending or outcome.ending
+        own = self.incumbent is not None and self.incumbent.layout == outcome.layout
+        if ending == "no_better" and own and outcome.best == self.objective:
+            ending = "solved"
         final = LayoutOutcome(
             outcome.layout,
-            ending or outcome.ending,
+            ending,
             outcome.lower_bound,
             outcome.best,
             outcome.reason if reason is None else reason,

@@ -12,8 +12,8 @@ import pytest
 from prism_cp.baselines.exhaustive import all_assignments, count_plans, exhaustive, splits
 from prism_cp.cp.dominance import remove_dominated
 from prism_cp.cp.exact import evaluate, is_feasible, live_vectors, static_cuts
-from prism_cp.partition.least_work import LeastWork
 from prism_cp.cp.partition import Partition
+from prism_cp.partition.least_work import LeastWork
 from prism_cp.stage_problem import StageProblem
 from tests.random_problems import random_stage_problem
 
