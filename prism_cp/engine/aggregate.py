@@ -31,10 +31,10 @@ class _SilentHighs(highspy.Highs):  # type: ignore[misc]
         super().enableCallbacks()
 
 
-def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) -> tuple[Float64, float] | None:
+def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) -> tuple[Float64, Float64] | None:
     """Weights on cuts that make the time of the best mixture of points, one mixture per group, as long as it can be.
 
-    Returns the weights and that time in units of the target; None when the program could not be solved.
+    Returns the weights and the mixture's shares of the points; None when the program could not be solved.
 
     The dual of: minimise t over weights y >= 0 of the points with sum 1 per group, such that for every cut
     y · worth + constant <= t.
@@ -63,7 +63,7 @@ def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) ->
         least += shares[start[g] : start[g + 1]].min(axis=0)
     fresh = np.argsort(-least, kind="stable")[:FIRST_CUTS]
     used: list[int] = []
-    bound, weights = -np.inf, np.zeros(len(constants))
+    weights, mixture = np.zeros(len(constants)), np.zeros(points + 1)
     for _ in range(MOST_PROGRAMS):
         for x in fresh.tolist():
             highs.addRow(-infinity, -float(level[x]), points + 1, every, np.append(shares[:, x], -1.0))
@@ -82,7 +82,7 @@ def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) ->
         fresh = fresh[values[fresh] > bound + CLOSE]
         if not len(fresh):
             break
-    return (weights, float(bound)) if weights.max() > 0 else None
+    return (weights, mixture[:points]) if weights.max() > 0 else None
 
 
 def whole_weights(weights: Float64, longest: int) -> Int64 | None:
@@ -97,7 +97,8 @@ def whole_weights(weights: Float64, longest: int) -> Int64 | None:
     largest = min(LARGEST_WEIGHT, LARGEST_VALUE // max(1, longest * used))
     if largest < LEAST_WEIGHT or not used:
         return None
-    return np.floor(weights / weights.max() * largest).astype(np.int64)
+    whole: Int64 = np.floor(weights / weights.max() * largest).astype(np.int64)
+    return whole
 
 
 def weighted_sum(rows: Sequence[Row], whole: Int64) -> Row:

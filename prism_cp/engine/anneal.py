@@ -86,6 +86,21 @@ class Annealer:
         )  # fmt: skip
         return kept, int(count), int(best)
 
+    def neighbours(self, bounds: Int64, count: int, seed: int) -> list[list[int]]:
+        """Items of distinct boundaries a few shifts of blocks of boundaries away."""
+        generator = np.random.default_rng(seed)
+        found: dict[tuple[int, ...], None] = {}
+        inner = len(bounds) - 2
+        for _ in range(count):
+            near = bounds.copy()
+            for _ in range(1 + int(generator.integers(4))):
+                first, last = np.sort(1 + generator.integers(inner, size=2))
+                near[first : last + 1] += 1 if generator.random() < 0.5 else -1
+            chosen = self.items_of(near) if np.all(np.diff(near) >= 0) else None
+            if chosen is not None:
+                found[tuple(chosen.tolist())] = None
+        return [list(chosen) for chosen in found]
+
 
 def row_starts(problem: StageProblem, shares: int) -> list[Int64]:
     """Boundaries to begin with: even within every pp neighbouring pieces, with different shares of the chain.

@@ -13,37 +13,25 @@ from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
 from prism_cp.cp.solve import solve_stage_problem
-from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weights
+from prism_cp.engine.aggregate import weighted_sum
 from prism_cp.engine.items import ItemMaker
-from prism_cp.engine.leaf import assignment, boundaries, simulate_points
+from prism_cp.engine.leaf import assignment, boundaries, critical_path, simulate_points
 from prism_cp.engine.limits import Limits
-from prism_cp.engine.tables import Coefficients, Row, Tables, point_worth, row_of
-from prism_cp.engine.walk import EXHAUSTED, LEAF, NODE_LIMIT, walk_points
+from prism_cp.engine.point_sets import PointSets, StrategyPaths
+from prism_cp.engine.tables import Row, Tables, point_worth, row_of
+from prism_cp.engine.walk import EXHAUSTED, NODE_LIMIT
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
-WEIGH_EVERY = 8  # paths learnt between two searches for weights
-MOST_NODES = 20_000_000  # combinations of points looked at per complete choice before it is handed on
-FEW_POINTS, DIRECTIONS = 8, 64  # of an item with more points only those fastest in some direction make weights
-MOST_PATHS = 400  # paths learnt at one complete choice before it is handed on
+MOST_SETS = 3_000  # sets of points looked at per complete choice before it is handed on
+MOST_SEPARATIONS = 12  # paths learnt from mixtures per set
+MOST_NODES = 100_000  # combinations of a set's points looked at before the set is split
+MOST_PATHS = 100  # paths learnt from combinations per set
 
 Offer = Callable[[Assignment], int]  # takes note of a plan that fits, returns its pipeline time
-
-
-class StrategyPaths:
-    """Paths that complete choices have taught, shared by all walks of a solve."""
-
-    def __init__(self, tables: Tables) -> None:
-        self.paths: list[PathCut] = []
-        self.coefficients = Coefficients(tables.problem, tables.chain.groups)
-
-    def add(self, path: PathCut, p2p: int) -> None:
-        """Take note of a new path."""
-        self.paths.append(path)
-        self.coefficients.add([row_of(path, p2p)])
 
 
 class Completer:
@@ -69,16 +57,15 @@ class Completer:
         self.offer, self.learn, self.add_rows = offer, learn, add_rows
         self.longest = longest_possible(tables.problem)
         self.undecided = False
-        self._kept_corners: dict[tuple[int, int], Int64] = {}
         self._kept: dict[tuple[int, int], tuple[Int64 | None, Int64 | None]] = {}
 
-    def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_paths: int | None = None) -> None:
+    def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None = None) -> None:
         """Find the best plan within the target of one item per group, or leave it undecided.
 
         Parameters
         ----------
-        most_paths
-            Give up after that many learnt paths; by default the stage model has the last word then.
+        most_sets
+            Give up after that many sets of points; by default the stage model has the last word then.
         """
         tables = self.tables
         groups = range(len(tables.items))
@@ -95,59 +82,75 @@ class Completer:
             self.learn(path)
             if not self._passes(chosen, target) or self._refuted_by_paths(local, target):
                 return
-            decided = self._search(chosen, local, target, limits, most_paths or MOST_PATHS)
-        if not decided and most_paths is None:
+            decided = self._search(chosen, local, target, limits, most_sets or MOST_SETS)
+        if not decided and most_sets is None:
             self._hand_on(chosen, target, limits)
 
-    def _search(self, chosen: Sequence[int], local: list[int], target: int, limits: Limits, most_paths: int) -> bool:
-        """Walk over combinations of points; whether the choice is decided."""
+    def _search(self, chosen: Sequence[int], local: list[int], target: int, limits: Limits, most: int) -> bool:
+        """Branch and bound over sets of points, at most `most` of them; whether the choice is decided."""
         tables = self.tables
-        mixture = _Mixture(self, local, target)
-        nodes = 0
-        for paths in range(most_paths):
-            if paths % WEIGH_EVERY == 0 and mixture.weigh(target, self.longest):
-                if mixture.row is not None:
-                    self.add_rows([mixture.row])
+        points = PointSets(tables, local, [self._block(g, item) for g, item in enumerate(local)], self.paths, target)
+        stack = [points.everything()]
+        for count in range(most):
+            if not stack:
                 return True
-            picked, state, used = mixture.next_points(target, MOST_NODES - nodes)
-            nodes += used
-            if state == EXHAUSTED:
-                return True
-            if state == NODE_LIMIT or limits.reached():
+            if limits.reached():
                 return False
-            points = [int(tables.items[g].first[local[g]]) + int(p) for g, p in enumerate(picked)]
-            value, path = simulate_points(tables, chosen, points)
+            alive = stack.pop()
+            narrowed: list[Int64] | None = alive
+            for _ in range(MOST_SEPARATIONS):
+                narrowed, sums, mean = points.weigh(alive, target, self.longest)
+                if narrowed is None:
+                    if count == 0 and sums is not None:
+                        self.add_rows([weighted_sum(points.rows, sums)])
+                    break
+                alive = narrowed
+                if mean is None or not self._note(points, critical_path(tables.problem, *points.mixed(alive, mean))[1]):
+                    break
+            if narrowed is None:
+                continue
+            target, verdict = self._enumerate(chosen, points, alive, target)
+            if verdict is None:
+                return False
+            if not verdict:
+                stack += points.split(alive)
+        return not stack
+
+    def _enumerate(
+        self, chosen: Sequence[int], points: PointSets, alive: list[Int64], target: int
+    ) -> tuple[int, bool | None]:
+        """Walk over the combinations of some points, if they are few; returns the target, lower where plans were found.
+
+        The verdict is True when nothing within the target is left, False when there are too many combinations, None
+        when a combination cannot be decided.
+        """
+        for _ in range(MOST_PATHS):
+            state, picked = points.next_combination(alive, target, MOST_NODES)
+            if state == EXHAUSTED:
+                return target, True
+            if state == NODE_LIMIT:
+                return target, False
+            value, path = simulate_points(self.tables, chosen, picked)
             if value <= target:
-                real = self._plan(chosen, points)
+                real = self._plan(chosen, picked)
                 if real is None or real > target:
-                    return False
+                    return target, None
                 target = real - 1
-            if path not in self.known:
-                if path not in self.paths.paths:
-                    self.paths.add(path, tables.problem.p2p)
-                mixture.add(row_of(path, tables.problem.p2p))
-            if value > target and not mixture.forbids(picked, target):
-                return False  # passed only because another multiset hides more reduction
-        return False
+            new = self._note(points, path)
+            if not new and value > target and not points.forbids(picked, target):
+                return target, None  # passed only because another multiset hides more reduction
+        return target, False
 
-    def corners(self, g: int, item: int) -> Int64:
-        """Points of an item that are the fastest under some weights of their times: enough to propose weights."""
-        found = self._kept_corners.get((g, item))
-        if found is None:
-            items = self.tables.items[g]
-            extra = items.extra[int(items.first[item]) : int(items.first[item + 1])].reshape(
-                -1, items.extra.shape[1] * 3
-            )
-            extra = extra[:, extra.any(axis=0)]
-            if len(extra) <= FEW_POINTS:
-                found = np.arange(len(extra))
-            else:
-                weights = np.random.default_rng(0).standard_exponential((DIRECTIONS, extra.shape[1])) ** 2
-                found = np.unique(np.argmin(extra @ weights.T, axis=0))
-            self._kept_corners[g, item] = found
-        return found
+    def _note(self, points: PointSets, path: PathCut) -> bool:
+        """Make a path known; whether it was new."""
+        if path in self.known or path in self.paths.known:
+            return False
+        row = row_of(path, self.tables.problem.p2p)
+        self.paths.add(path, row)
+        points.add(row)
+        return True
 
-    def block(self, g: int, item: int) -> Int64:
+    def _block(self, g: int, item: int) -> Int64:
         """Worth [points, cuts and strategy paths] of an item's points; what was computed before is kept."""
         tables, pool = self.tables, self.paths.coefficients
         columns, more = len(tables.rows), len(pool.rows)
@@ -174,12 +177,12 @@ class Completer:
         columns = len(self.tables.rows)
         value = np.append(self.tables.constants, self.paths.coefficients.constants)
         for g, item in enumerate(local):
-            value += self.block(g, item).min(axis=0)
+            value += self._block(g, item).min(axis=0)
         value = value[columns:]
         refuting = np.flatnonzero(value > target)
         if not len(refuting):
             return False
-        self.learn(self.paths.paths[int(refuting[np.argmax(value[refuting])])])
+        self.learn(list(self.paths.known)[int(refuting[np.argmax(value[refuting])])])
         return True
 
     def _plan(self, chosen: Sequence[int], points: Sequence[int]) -> int | None:
@@ -195,7 +198,7 @@ class Completer:
         solution = solve_stage_problem(
             fixed,
             upper_bound=target,
-            cuts=[*self.known, *self.paths.paths],
+            cuts=[*self.known, *self.paths.known],
             time_limit_s=limits.remaining_s(),
             stop=limits.stop,
         )
@@ -203,85 +206,3 @@ class Completer:
             self.offer(solution.assignment)
         if solution.status not in ("optimal", "no_better", "infeasible"):
             self.undecided = True
-
-
-class _Mixture:
-    """The points of one complete choice under all paths that can tell them apart, and under weighted sums of them.
-
-    Attributes
-    ----------
-    row : Row or None
-        After `weigh`: the weighted sum that refutes the choice whatever the strategies.
-    """
-
-    def __init__(self, completer: Completer, local: list[int], target: int) -> None:
-        tables, pool = completer.tables, completer.paths.coefficients
-        self.row: Row | None = None
-        self._tables, self._local = tables, local
-        blocks = [completer.block(g, item) for g, item in enumerate(local)]
-        constants, scales = np.append(tables.constants, pool.constants), np.append(tables.scales, pool.scales)
-        # only paths that some combination exceeds can tell combinations apart; sums of paths say nothing more here
-        most = sum((block.max(axis=0) for block in blocks), constants)
-        telling = np.flatnonzero((most > target) & (scales == 1))
-        rows = [*tables.rows, *pool.rows]
-        self._rows = [rows[int(x)] for x in telling]
-        self._worth = np.concatenate([block[:, telling] for block in blocks])
-        self._constants = constants[telling]
-        self._sizes = [len(block) for block in blocks]
-        self._start = np.append(0, np.cumsum(self._sizes)).astype(np.int64)
-        self._corners = [completer.corners(g, item) + self._start[g] for g, item in enumerate(local)]
-        self._alive = [np.arange(size) for size in self._sizes]
-        self._sums = np.zeros((len(self._worth), 0), np.int64)
-        self._sum_constants = np.zeros(0, np.int64)
-        self._sum_scales = np.zeros(0, np.int64)
-
-    def add(self, row: Row) -> None:
-        """Take note of one more path."""
-        path = Coefficients(self._tables.problem, self._tables.chain.groups)
-        path.add([row])
-        fresh = [point_worth(path, g, self._tables.items[g], item) for g, item in enumerate(self._local)]
-        self._worth = np.hstack([self._worth, np.concatenate(fresh)])
-        self._constants = np.append(self._constants, path.constants)
-        self._rows.append(row)
-
-    def forbids(self, picked: Int64, target: int) -> bool:
-        """Whether some path refutes the combination."""
-        return bool(np.any(self._worth[picked + self._start[:-1]].sum(axis=0) + self._constants > target))
-
-    def weigh(self, target: int, longest: int) -> bool:
-        """Search for weights and drop points that they refute; whether nothing is left."""
-        corners = np.concatenate(self._corners)
-        start = np.append(0, np.cumsum([len(corner) for corner in self._corners])).astype(np.int64)
-        found = choice_weights(self._worth[corners], self._constants, start, target) if self._rows else None
-        if found is None:
-            return False
-        weights, _ = found
-        whole = whole_weights(weights, longest)
-        if whole is None:
-            return False
-        scale = int(whole.sum())
-        value = self._worth @ whole
-        least = [int(value[self._start[g] : self._start[g + 1]].min()) for g in range(len(self._sizes))]
-        slack = scale * target - int(whole @ self._constants) - sum(least)
-        if slack < 0:
-            self.row = weighted_sum(self._rows, whole)
-            return True
-        for g, alive in enumerate(self._alive):
-            self._alive[g] = alive[value[alive + self._start[g]] - least[g] <= slack]
-        self._sums = np.hstack([self._sums, value[:, None]])
-        self._sum_constants = np.append(self._sum_constants, whole @ self._constants)
-        self._sum_scales = np.append(self._sum_scales, scale)
-        return any(not len(alive) for alive in self._alive)
-
-    def next_points(self, target: int, most_nodes: int) -> tuple[Int64, int, int]:
-        """A combination of points that nothing refutes: points within their items, what happened, nodes."""
-        index = np.concatenate([alive + self._start[g] for g, alive in enumerate(self._alive)])
-        start = np.append(0, np.cumsum([len(alive) for alive in self._alive])).astype(np.int64)
-        worth = np.hstack([self._sums[index], self._worth[index]])
-        limit = np.append(self._sum_scales * target - self._sum_constants, target - self._constants)
-        picked = np.zeros(len(self._sizes), np.int64)
-        state, _, used = walk_points(limit, worth, start, picked, start[:-1].copy(), 0, most_nodes)
-        if state != LEAF:
-            return picked, int(state), int(used)
-        chosen = np.array([alive[picked[g] - start[g]] for g, alive in enumerate(self._alive)], np.int64)
-        return chosen, LEAF, int(used)

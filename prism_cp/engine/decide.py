@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.engine.complete import Completer, Offer, StrategyPaths
+from prism_cp.engine.complete import Completer, Offer
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.limits import Limits
+from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import Row, Tables, row_of
 from prism_cp.engine.walk import EXHAUSTED, LEAF, walk
 from prism_cp.pipeline import PathCut

@@ -133,6 +133,63 @@ def _most_active(at, last, block, piece, rows, transient, budget):  # type: igno
 
 
 @njit(cache=True)
+def _joint_prices(block, lengths, budget, work_limit, piece, rank, rows, executed, ends, price):  # type: ignore[no-untyped-def]
+    """Price work and activation memory of one rank together, so that together they prune more than each alone.
+
+    `price[k, p]` becomes work of point p of piece k plus mu times its activation memory in the fullest row. What fits
+    has a total of at most the returned limit, for any mu >= 0; the mu with the greatest least total is searched for.
+    One table each. Floating point; the limit has a margin far above its errors.
+    """
+    pieces = len(lengths)
+    full, fullest = 0, np.int64(-(1 << 62))
+    for row in range(len(rows)):
+        over = -budget[row]
+        for s in range(len(piece)):
+            over += rows[row, s] * block[piece[s], 0, 0, ACTIVATION]
+        if over > fullest:
+            full, fullest = row, over
+    owner = 0
+    for s in range(len(piece)):
+        if rows[full, s] > 0:
+            owner = rank[s]
+    weight, active = np.zeros(pieces), np.zeros(pieces)
+    for s in range(len(piece)):
+        if rank[s] == owner:
+            weight[piece[s]] += executed[s]
+            active[piece[s]] += rows[full, s]
+    constant = 0.0
+    for s in range(len(piece)):
+        if rank[s] == owner:
+            constant += executed[s] * (ends[s, 0] + ends[s, 1] + ends[s, 2])
+    low, high, mu, best = 0.0, 1e6, 0.0, -1e300
+    for _ in range(50):
+        middle = (low + high) / 2 if best > -1e300 else 0.0  # mu = 0 first
+        total = constant - middle * budget[full]
+        used = 0.0
+        for k in range(pieces):
+            least, at = 1e300, 0.0
+            for p in range(lengths[k]):
+                time = block[k, p, 0, 2] + block[k, p, 0, 3] + block[k, p, 0, 4]
+                value = weight[k] * time + middle * active[k] * block[k, p, 0, ACTIVATION]
+                if value < least:
+                    least, at = value, active[k] * block[k, p, 0, ACTIVATION]
+            total += least
+            used += at
+        if total > best:
+            best, mu = total, middle
+        if used > budget[full]:
+            low = middle
+        else:
+            high = middle
+    for k in range(pieces):
+        for p in range(lengths[k]):
+            time = block[k, p, 0, 2] + block[k, p, 0, 3] + block[k, p, 0, 4]
+            price[k, p] = weight[k] * time + mu * active[k] * block[k, p, 0, ACTIVATION]
+    limit = work_limit[owner] - constant + mu * budget[full]
+    return limit + 1e-9 * abs(limit) + 1.0
+
+
+@njit(cache=True)
 def _enumerate(  # type: ignore[no-untyped-def]
     block, lengths, budget, work_limit, piece, column, rank, rows, transient, executed, ends, single, most_trials, room
 ):
@@ -155,6 +212,20 @@ def _enumerate(  # type: ignore[no-untyped-def]
     count = trials = 0
     if single and _fits(at, last, block, least, piece, column, rows, transient, budget):
         lengths = np.ones(pieces, np.int64)  # the fastest point of every piece
+    price = np.zeros((pieces, block.shape[1]))
+    price_limit = 0.0
+    price_after, price_before = np.zeros(pieces + 1), np.zeros(pieces + 1)
+    if single:
+        price_limit = _joint_prices(
+            block, lengths, budget, work_limit, piece, rank, rows, executed, ends, price
+        )  # fmt: skip
+        for k in range(pieces - 1, -1, -1):
+            cheapest = price[k, 0]
+            for i in range(1, lengths[k]):
+                cheapest = min(cheapest, price[k, i])
+            price_after[k] = price_after[k + 1] + cheapest
+        if price_after[0] > price_limit:
+            return 0
     limit_last = lengths[last]
     most_active = _most_active(at, last, block, piece, rows, transient, budget) if last == 0 else np.int64(0)
     depth = 0
@@ -164,6 +235,10 @@ def _enumerate(  # type: ignore[no-untyped-def]
         if single and depth == last:
             while at[last] < limit_last and block[last, at[last], 0, 0] > most_active:
                 at[last] += 1
+        elif single:
+            room_left = price_limit - price_before[depth] - price_after[depth + 1]
+            while at[depth] < lengths[depth] and price[depth, at[depth]] > room_left:
+                at[depth] += 1
         if at[depth] >= (limit_last if depth == last else lengths[depth]):
             depth -= 1
             continue
@@ -187,6 +262,7 @@ def _enumerate(  # type: ignore[no-untyped-def]
         if not _fits(at, depth, block, least, piece, column, rows, transient, budget):
             continue
         if depth < last:
+            price_before[depth + 1] = price_before[depth] + price[depth, at[depth]]
             depth += 1
             at[depth] = -1
             if single and depth == last:

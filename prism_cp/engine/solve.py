@@ -19,11 +19,11 @@ from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.anneal import Annealer, row_starts
 from prism_cp.engine.chain import make_chain, make_groups
-from prism_cp.engine.complete import StrategyPaths
 from prism_cp.engine.decide import Decision
 from prism_cp.engine.items import ItemMaker
-from prism_cp.engine.leaf import assignment, boundaries
+from prism_cp.engine.leaf import assignment, boundaries, simulate_points
 from prism_cp.engine.limits import Limits
+from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
@@ -35,7 +35,8 @@ LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one 
 FIRST_PLAN_NODES = 2_000_000
 TRIALS = 60_000  # of the annealing, fewer for small problems
 SHARES, SHORT, LONG_RUNS = 5, 20, 3  # starts: shares of rows, length of their first runs, how many go on
-POLISH_PATHS = 12
+POLISH_SETS = 12
+NEIGHBOURS = 300  # boundaries near the best ones whose longest paths are cuts from the start
 POLISHED = 6  # boundaries whose strategies are searched after annealing
 
 
@@ -284,6 +285,10 @@ class _Engine:
             assert plan.boundaries == boundaries(tables, chosen.tolist())
             self.offer(plan)
             paths.append(evaluate(self.problem, plan).critical_path)
+        if count and self.problem.num_pieces > len(tables.items):
+            for near in annealer.neighbours(kept[0], NEIGHBOURS, self.seed):
+                points = [int(tables.items[g].best[n - tables.start[g]]) for g, n in enumerate(near)]
+                paths.append(simulate_points(tables, near, points)[1])
         new = [path for path in dict.fromkeys(paths) if path not in self.known]
         self.known.update(dict.fromkeys(new))
         self.learnt += new
@@ -292,7 +297,7 @@ class _Engine:
         for row in kept[: min(count, POLISHED)]:
             chosen = annealer.items_of(row)
             assert chosen is not None
-            decision.completer.complete(chosen.tolist(), self.cap(), self.limits, POLISH_PATHS)
+            decision.completer.complete(chosen.tolist(), self.cap(), self.limits, POLISH_SETS)
         self.learnt += decision.learnt
 
     def _decision(self, tables: Tables) -> Decision:

@@ -1,0 +1,103 @@
+"""Tables of the engine: what they say of a plan is never more than the truth, and every plan is among the items."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from prism_cp.baselines.exhaustive import all_assignments
+from prism_cp.cp.exact import cut_value, evaluate, is_feasible, static_cuts
+from prism_cp.engine import solve_with_engine
+from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weights
+from prism_cp.engine.anneal import Annealer
+from prism_cp.engine.chain import make_chain, make_groups
+from prism_cp.engine.family import FAMILY, FamilyCase, family_problem
+from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.tables import Tables, row_of
+from prism_cp.stage_problem import Assignment, StageProblem
+from tests.engine.problems import small_problem
+
+
+def feasible_plans(problem: StageProblem) -> list[Assignment]:
+    return [plan for plan in all_assignments(problem) if is_feasible(problem, plan)]
+
+
+@pytest.mark.parametrize("seed", range(42))
+def test_worth_is_never_above_a_plan(seed: int) -> None:
+    """Items, suffix tables, weighted sums and the filter, on every plan of a small problem."""
+    problem = small_problem(seed, most_plans=300)
+    plans = feasible_plans(problem)
+    chain = make_chain(problem)
+    if not plans:
+        return
+    assert chain is not None
+    times = [evaluate(problem, plan) for plan in plans]
+    limit = max(run.pipeline_time for run in times)
+    maker = ItemMaker(problem, chain)
+    tables = Tables(problem, chain, [maker.make(group, limit) for group in chain.groups])
+    cuts = list(dict.fromkeys([*static_cuts(problem), *(run.critical_path for run in times)]))
+    rng = random.Random(seed)
+    rows = [row_of(cut, problem.p2p) for cut in cuts]
+    rows.append(weighted_sum(rows, np.array([rng.randint(0, 9) for _ in rows[:-1]] + [1])))
+    tables.add(rows)
+    annealer = Annealer(tables)
+    for plan, run in zip(plans, times, strict=True):
+        items = annealer.items_of(np.array(plan.boundaries))
+        assert items is not None
+        worth = tables.worth[items, : len(rows)].sum(axis=0) + tables.constants
+        assert np.all(tables.after[0, -1, : len(rows)] <= worth)
+        assert np.all(worth[:-1] <= [cut_value(problem, cut, plan) for cut in cuts])
+        assert np.all(worth <= tables.scales * run.pipeline_time)
+        assert tables.useful(tables.scales * run.pipeline_time)[items].all()
+
+
+def test_groups_go_inwards_and_join_mirrored_ranks() -> None:
+    interleaved = family_problem(FamilyCase("qw", "interleaved", 4, 2, 16, 1.0))
+    assert [group.ranks for group in make_groups(interleaved)] == [(0,), (3,), (1,), (2,)]
+    dualpipe = family_problem(FamilyCase("qw", "dualpipe", 4, 1, 16, 1.0))
+    assert [(group.ranks, group.pieces) for group in make_groups(dualpipe)] == [((0, 3), (0, 3)), ((1, 2), (1, 2))]
+
+
+def test_weights_beat_every_single_cut() -> None:
+    """Two groups, two cuts that want opposite points: only their sum sees that both cannot be had."""
+    worth = np.array([[10, 0], [0, 10], [10, 0], [0, 10]])
+    found = choice_weights(worth, np.zeros(2, np.int64), np.array([0, 2, 4]), 9)
+    assert found is not None
+    weights, mixture = found
+    assert (mixture @ worth).max() == pytest.approx(10)  # no mixture has both cuts below 10
+    whole = whole_weights(weights, 1_000)
+    assert whole is not None
+    assert whole[0] == whole[1] > 0
+    assert whole_weights(weights, 1 << 57) is None
+
+
+def test_same_seed_same_result() -> None:
+    problem = family_problem(FamilyCase("qw", "interleaved", 4, 2, 16, 0.3))
+    one, two = solve_with_engine(problem, seed=7), solve_with_engine(problem, seed=7)
+    assert one == two
+    assert one.status == "optimal"
+
+
+def test_limits_leave_a_true_bound() -> None:
+    problem = family_problem(FamilyCase("qw", "interleaved", 4, 2, 16, 0.3))
+    optimum = solve_with_engine(problem).pipeline_time
+    assert optimum is not None
+    stopped = threading.Event()
+    stopped.set()
+    for result in (
+        solve_with_engine(problem, stop=stopped),
+        solve_with_engine(problem, deadline=time.monotonic() - 1),
+        solve_with_engine(problem, node_limit=1),
+    ):
+        assert result.lower_bound <= optimum
+        assert result.pipeline_time is None or result.pipeline_time >= optimum
+        assert result.status in ("unknown", "feasible")
+
+
+def test_family_is_large_and_named() -> None:
+    assert len(FAMILY) >= 24
+    assert len({case.name for case in FAMILY}) == len(FAMILY)
