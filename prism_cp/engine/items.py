@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
-from prism_cp.engine.choices import ACTIVATION, COLUMNS, INPUT_GRAD, Choices, Points
+from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, Choices, Points
+from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.pipeline import live_vectors
 from prism_cp.pipeline.program import get_program
@@ -75,6 +76,17 @@ class Items:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Setting:
+    """Per virtual stage of a group: position of its piece, of its table among the piece's, of its rank, and its end."""
+
+    piece: Int64
+    column: Int64
+    rank: Int64
+    ends: Int64  # [stages, 3]
+    hide_ends: Int64
+
+
 class ItemMaker:
     """Makes the items of every group of a stage problem for a time limit."""
 
@@ -103,45 +115,94 @@ class ItemMaker:
         """Distinct tables the piece's virtual stages are costed with."""
         return tuple(sorted({stage.table for stage in self.problem.virtual_stages if stage.piece == piece}))
 
-    def make(self, group: Group, limit: int) -> Items:
-        """Items whose ranks' own work stays within `limit` time units."""
-        choice, budget, head, reduce = self._combinations(group, limit)
-        stages = [self.problem.virtual_stages[i] for i in group.stages]
-        num_tables = max(len(self.tables(piece)) for piece in group.pieces)
-        used = [np.unique(choice[:, k]) for k in range(len(group.pieces))]
-        values, credit, offset, most = _stack(self, group, used, num_tables)
-        column = np.array([self.tables(s.piece).index(s.table) for s in stages], np.int64)
-        piece = np.array(group.piece_of, np.int64)
-        rank = np.array(group.rank_of, np.int64)
+    def coarse(self, group: Group, limit: int) -> Items:
+        """Items whose ranks' own work stays within `limit` time units, every piece as fast as it could be alone.
+
+        Lower bounds of what `make` gives, in a fraction of its time.
+        """
+        choice, _, head, reduce = self._combinations(group, limit)
+        values, _, offset, most, setting = self._prepared(group, choice)
+        least = np.full((*offset.shape[:2], *values.shape[1:]), np.int64(1) << 40)
+        for k in range(offset.shape[0]):
+            for local in np.unique(choice[:, k]):
+                least[k, local] = values[offset[k, local, 0] : offset[k, local, 1]].min(axis=0)
+        piece, column = setting.piece, setting.column
+        base = least[piece, choice[:, piece], column][:, :, FORWARD:] + setting.ends
+        hidden = np.zeros((len(choice), len(piece)), np.int64)
+        for s, k in enumerate(piece):
+            table = np.array(
+                [most[k].get(local, np.zeros(1 + column.max()))[column[s]] for local in range(least.shape[1])]
+            )
+            hidden[:, s] = table[choice[:, k]] + setting.hide_ends[s]
+        numbers = np.arange(len(choice))
+        return Items(
+            group, choice, base, np.arange(len(choice) + 1), np.zeros_like(base), hidden, hidden, head, reduce,
+            np.full_like(choice, -1), numbers, np.ones(len(choice), np.bool_),
+        )  # fmt: skip
+
+    def make(self, group: Group, limit: int, wanted: Int64 | None = None, limits: Limits | None = None) -> Items:
+        """Items whose ranks' own work stays within `limit` time units, with all their points.
+
+        Parameters
+        ----------
+        wanted : int64 array [items, pieces]
+            Only items with these choices.
+
+        Raises
+        ------
+        SearchStopped
+            A limit was reached on the way.
+        """
+        choice, budget, head, reduce = self._combinations(group, limit, wanted)
+        if wanted is not None:
+            base = max(len(self.chain.pieces[piece]) for piece in group.pieces)
+            weights = np.array([base**k for k in range(choice.shape[1])], np.int64)
+            keep = np.isin(choice @ weights, wanted @ weights)
+            choice, budget, head, reduce = choice[keep], budget[keep], head[keep], reduce[keep]
+        values, credit, offset, most, setting = self._prepared(group, choice)
+        piece, column = setting.piece, setting.column
         rows, transient = self._rows(group)
-        single = num_tables == 1 and only_input_grad(values, offset)
+        single = values.shape[1] == 1 and only_input_grad(values, offset)
         if single:
             suffix_credit(values, credit, offset)
-        ends = np.array([(s.ends.forward, s.ends.input_grad, s.ends.weight_grad) for s in stages], np.int64)
         bucket = np.array([self.problem.ranks[r].last_bucket for r in group.ranks], np.int64)
         executed = self.executed[list(group.stages)]
-        hide_ends = np.array([s.ends.hideable for s in stages], np.int64)
         parts: list[tuple[Any, ...]] = []
-        keep = []
+        keep_items = []
         room = np.empty((POINTS_AT_ONCE, len(group.pieces)), np.int64)
         for i in range(len(choice)):
+            if limits is not None and limits.reached():
+                raise SearchStopped
             points = item_points(
-                choice[i], budget[i], limit - head[i] - bucket, values, offset, piece, column, rank, rows, transient,
-                executed, ends, single, room,
+                choice[i], budget[i], limit - head[i] - bucket, values, offset, piece, column, setting.rank, rows,
+                transient, executed, setting.ends, single, room,
             )  # fmt: skip
             if points is None:
                 continue
             times, picks, vague = points
-            if times is None:
-                continue
-            keep.append(i)
-            picked = offset[piece, choice[i, piece], 0][None, :] + np.maximum(picks[:, piece], 0)
-            hidden = credit[picked, column] + hide_ends if single and not vague else None
-            highest = np.array([most[k][choice[i, k]] for k in range(len(group.pieces))])[piece, column] + hide_ends
-            parts.append(
-                (times, picks, np.tile(highest, (len(times), 1)) if hidden is None else hidden, highest, vague)
-            )
-        return _join(group, choice[keep], head[keep], reduce[keep], parts)
+            keep_items.append(i)
+            highest = np.array([most[k][choice[i, k]] for k in range(len(group.pieces))])[piece, column]
+            highest = highest + setting.hide_ends
+            hidden = np.tile(highest, (len(times), 1))
+            if single and not vague:
+                picked = offset[piece, choice[i, piece], 0][None, :] + picks[:, piece]
+                hidden = credit[picked, column] + setting.hide_ends
+            parts.append((times, picks, hidden, highest, vague, picks[-1, 0] >= 0))
+        return _join(group, choice[keep_items], head[keep_items], reduce[keep_items], parts)
+
+    def _prepared(self, group: Group, choice: Int64) -> tuple[Int64, Int64, Int64, list[dict[int, Int64]], _Setting]:
+        """Stacked points of the compositions in `choice` (see `_stack`) and what is fixed about the group's stages."""
+        stages = [self.problem.virtual_stages[i] for i in group.stages]
+        num_tables = max(len(self.tables(piece)) for piece in group.pieces)
+        used = [np.unique(choice[:, k]) for k in range(len(group.pieces))]
+        setting = _Setting(
+            np.array(group.piece_of, np.int64),
+            np.array([self.tables(stage.piece).index(stage.table) for stage in stages], np.int64),
+            np.array(group.rank_of, np.int64),
+            np.array([(s.ends.forward, s.ends.input_grad, s.ends.weight_grad) for s in stages], np.int64),
+            np.array([stage.ends.hideable for stage in stages], np.int64),
+        )
+        return *_stack(self, group, used, num_tables), setting
 
     def _rows(self, group: Group) -> tuple[Int64, Int64]:
         """Live micro-batches [rows, stages] of the group, and the transients of the stages' ends."""
@@ -155,7 +216,7 @@ class ItemMaker:
         ends = [self.problem.virtual_stages[i].ends.transient for i in group.stages]
         return np.array(rows), np.array(ends, np.int64)
 
-    def _combinations(self, group: Group, limit: int) -> tuple[Int64, Int64, Int64, Int64]:
+    def _combinations(self, group: Group, limit: int, wanted: Int64 | None = None) -> tuple[Int64, Int64, Int64, Int64]:
         """Compositions [items, pieces] that pass the work and least-memory tests, with what every row leaves.
 
         Returns also the activation budget [items, rows], and head and reduce [items, ranks].
@@ -172,7 +233,8 @@ class ItemMaker:
         active = np.zeros((1, len(rows)), np.int64)
         held = np.zeros((1, len(ranks), problem.num_kinds), np.bool_)
         for k, index in enumerate(group.pieces):
-            compositions = chain.pieces[index]
+            numbers = np.arange(len(chain.pieces[index])) if wanted is None else np.unique(wanted[:, k])
+            compositions = chain.pieces[index][numbers]
             vectors = chain.vectors[compositions]
             terms = np.zeros((6, len(compositions), len(ranks)), np.int64)
             load = np.zeros((len(compositions), len(rows)), np.int64)
@@ -201,7 +263,7 @@ class ItemMaker:
             ok = (work_new <= limit).all(axis=1) & (static_new + step_new <= capacity).all(axis=1)
             ok &= (active_new + static_new[:, row_rank] <= capacity[row_rank]).all(axis=1)
             one, two = one[ok], two[ok]
-            choice = np.column_stack((choice[one], two))
+            choice = np.column_stack((choice[one], numbers[two]))
             work, static, step, active = work_new[ok], static_new[ok], step_new[ok], active_new[ok]
             head, reduce = head[one] + terms[3][two], reduce[one] + terms[4][two]
             held = held[one] | present[two]
@@ -268,7 +330,13 @@ def _join(group: Group, choice: Int64, head: Int64, reduce: Int64, parts: list[t
     times = np.concatenate([part[0] for part in parts])
     base = np.minimum.reduceat(times, first[:-1])
     work = times.sum(axis=(1, 2))
-    best = np.array([start + int(np.argmin(work[start:stop])) for start, stop in pairwise(first)])
+    # of merged points only the last one may be real
+    best = np.array(
+        [
+            stop - 1 if part[4] and part[5] else start + int(np.argmin(work[start:stop]))
+            for (start, stop), part in zip(pairwise(first), parts, strict=True)
+        ]
+    )
     return Items(
         group, choice, base, first, times - np.repeat(base, np.diff(first), axis=0),
         np.concatenate([part[2] for part in parts]), np.array([part[3] for part in parts]), head, reduce,

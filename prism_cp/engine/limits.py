@@ -6,6 +6,10 @@ import threading
 import time
 
 
+class SearchStopped(Exception):
+    """A limit was reached in the middle of something that has no partial result."""
+
+
 class Limits:
     """Counts nodes and says when to stop.
 

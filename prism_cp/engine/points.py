@@ -13,8 +13,10 @@ from prism_cp.engine.choices import ACTIVATION, FORWARD, INPUT_GRAD, TRANSIENT, 
 Int64 = NDArray[np.int64]
 
 POINTS_AT_ONCE = 200_000  # room for the points of one item before they are filtered
-MOST_TRIALS = 400_000  # strategy combinations looked at per item before points are merged into lower bounds
-MERGED_POINTS = 14  # per piece, when there are too many combinations
+# Strategy combinations looked at per item before points are merged into lower bounds, and how many points a piece then
+# keeps: for up to two pieces per group, which are nearly always exact, and for more.
+MOST_TRIALS = (400_000, 20_000)
+MERGED_POINTS = (14, 6)
 
 
 def only_input_grad(values: Int64, offset: Int64) -> bool:
@@ -42,12 +44,12 @@ def item_points(  # type: ignore[no-untyped-def]
     """Times [points, stages, 3], picks [points, pieces] and whether points were merged; None when nothing fits."""
     spans = offset[np.arange(len(choice)), choice]
     blocks = [values[start:stop] for start, stop in spans]
-    vague = False
+    vague, several = False, int(len(choice) > 2)
     count = _enumerate(_padded(blocks), spans[:, 1] - spans[:, 0], budget, work_limit, piece, column, rank, rows,
-                       transient, executed, ends, single, MOST_TRIALS, room)  # fmt: skip
+                       transient, executed, ends, single, MOST_TRIALS[several], room)  # fmt: skip
     if count < 0:
         vague = True
-        blocks = [_merge(block) for block in blocks]
+        blocks = [_merge(block, MERGED_POINTS[several]) for block in blocks]
         lengths = np.array([len(block) for block in blocks], np.int64)
         count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, transient,
                            executed, ends, single, 1 << 40, room)  # fmt: skip
@@ -61,14 +63,19 @@ def item_points(  # type: ignore[no-untyped-def]
     order = np.lexsort(flat.T[::-1])
     flat = np.ascontiguousarray(flat[order])
     kept = order[pareto(flat, np.zeros((count, 0), np.int64))]
-    if vague:
+    times, picks = times[kept], picks[kept]
+    if vague:  # besides lower bounds one real point, so that plans can be made
         picks = np.full_like(picks, -1)
-    return times[kept], picks[kept], vague
+        exact = [values[start:stop] for start, stop in spans]
+        at = _greedy(_padded(exact), spans[:, 1] - spans[:, 0], budget, piece, column, rows, transient, executed)
+        if at[0] >= 0:
+            real = np.stack([exact[k][at[k], column[s], FORWARD:] + ends[s] for s, k in enumerate(piece)])
+            times, picks = np.concatenate([times, real[None]]), np.concatenate([picks, at[None]])
+    return times, picks, vague
 
 
-def _merge(block: Int64) -> Int64:
-    """At most `MERGED_POINTS` points: neighbours in input-gradient time replaced by their least values."""
-    most = MERGED_POINTS
+def _merge(block: Int64, most: int) -> Int64:
+    """At most `most` points: neighbours in input-gradient time replaced by their least values."""
     if len(block) <= most:
         return block
     edges = np.arange(most) * len(block) // most
@@ -107,6 +114,40 @@ def _fits(  # type: ignore[no-untyped-def]
         if used + largest > budget[row]:
             return False
     return True
+
+
+@njit(cache=True)
+def _greedy(block, lengths, budget, piece, column, rows, transient, executed):  # type: ignore[no-untyped-def]
+    """Picks that fit: from the fastest points on, always the change that saves most memory for its time; or -1."""
+    pieces = len(lengths)
+    at = np.zeros(pieces, np.int64)
+    while True:
+        worst, over = -1, np.int64(0)
+        for row in range(len(rows)):
+            used, largest = np.int64(0), np.int64(0)
+            for s in range(len(piece)):
+                if rows[row, s]:
+                    used += rows[row, s] * block[piece[s], at[piece[s]], column[s], ACTIVATION]
+                    largest = max(largest, block[piece[s], at[piece[s]], column[s], TRANSIENT], transient[s])
+            if used + largest - budget[row] > over:
+                worst, over = row, used + largest - budget[row]
+        if worst < 0:
+            return at
+        best, best_k, best_i = 0.0, -1, -1
+        for k in range(pieces):
+            for i in range(at[k] + 1, lengths[k]):
+                saved, slower = np.int64(0), np.int64(1)
+                for s in range(len(piece)):
+                    if piece[s] == k:
+                        now, then = block[k, at[k], column[s]], block[k, i, column[s]]
+                        saved += rows[worst, s] * (now[ACTIVATION] - then[ACTIVATION])
+                        slower += executed[s] * max(0, then[2] + then[3] + then[4] - now[2] - now[3] - now[4])
+                if min(saved, over) / slower > best:  # saving more than is needed is worth nothing
+                    best, best_k, best_i = min(saved, over) / slower, k, i
+        if best_k < 0:
+            at[0] = -1
+            return at
+        at[best_k] = best_i
 
 
 @njit(cache=True)

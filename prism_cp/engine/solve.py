@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
@@ -22,18 +23,20 @@ from prism_cp.engine.chain import make_chain, make_groups
 from prism_cp.engine.decide import Decision
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries, simulate_points
-from prism_cp.engine.limits import Limits
+from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
+Int64 = NDArray[np.int64]
 EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknown"]
 
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
 LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one after another
 FIRST_PLAN_NODES = 2_000_000
 TRIALS = 60_000  # of the annealing, fewer for small problems
+COARSE_ROUNDS = 2
 SHARES, SHORT, LONG_RUNS = 5, 20, 3  # starts: shares of rows, length of their first runs, how many go on
 POLISH_SETS = 12
 NEIGHBOURS = 300  # boundaries near the best ones whose longest paths are cuts from the start
@@ -169,7 +172,12 @@ class _Engine:
             return self._result(exhausted=True)
         if hint is not None and is_feasible(self.problem, hint):
             self.offer(hint)
-        tables = self._first_tables()
+        if self.best is None:
+            self._first_plans()
+        try:
+            tables = self._first_tables()
+        except SearchStopped:
+            tables = None
         if tables is None:
             return self._result(exhausted=self.low > self.cap())
         return self._result(exhausted=self._close(tables))
@@ -193,16 +201,57 @@ class _Engine:
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def _make_tables(self, limit: int) -> Tables | None:
-        """Tables of everything within the limit; None when some group can hold nothing."""
+        """Tables of everything useful within the limit; None when some group can hold nothing."""
         assert self.chain is not None
-        items = []
-        for group in self.chain.groups:
-            items.append(self.maker.make(group, limit))
-            if not len(items[-1].choice):
+        rows = [row_of(cut, self.problem.p2p) for cut in self.known]
+        groups = self.chain.groups
+        wanted: list[Int64 | None] = [None for _ in groups]
+        if len(groups[0].pieces) > 1:  # with several pieces there are many items, most of them hopeless
+            items = [self.maker.coarse(group, limit) for group in groups]
+            for _ in range(COARSE_ROUNDS):
+                if not all(len(each.choice) for each in items):
+                    return None
+                tables = Tables(self.problem, self.chain, items)
+                tables.add(rows)
+                mask = tables.useful(tables.scales * limit)
+                items = [
+                    each.select(mask[tables.start[g] : tables.start[g + 1]]) for g, each in enumerate(tables.items)
+                ]
+            wanted = [each.choice for each in items]
+        made = []
+        for group, choices in zip(groups, wanted, strict=True):
+            made.append(self.maker.make(group, limit, choices, self.limits))
+            if not len(made[-1].choice):
                 return None
-        tables = Tables(self.problem, self.chain, items)
-        tables.add([row_of(cut, self.problem.p2p) for cut in self.known])
+        tables = Tables(self.problem, self.chain, made)
+        tables.add(rows)
         return tables
+
+    def _first_plans(self) -> None:
+        """Plans from even boundaries with different shares of rows, every group with its fastest strategies."""
+        assert self.chain is not None
+        for start in row_starts(self.problem, SHARES):
+            if self.limits.reached():
+                return
+            items = []
+            for group in self.chain.groups:
+                local = [
+                    self.chain.local[piece, self.chain.numbers[start[piece], start[piece + 1]]]
+                    if self.chain.numbers[start[piece], start[piece + 1]] >= 0
+                    else -1
+                    for piece in group.pieces
+                ]
+                if min(local) < 0:
+                    break
+                items.append(self.maker.make(group, self.longest, np.array([local], np.int64)))
+                if not len(items[-1].choice):
+                    break
+            else:
+                tables = Tables(self.problem, self.chain, items)
+                chosen = list(range(len(items)))
+                plan = assignment(self.maker, tables, chosen, [int(each.best[0]) for each in items])
+                if plan is not None:
+                    self.offer(plan)
 
     def _balanced_time(self) -> int:
         """Work of one rank if all had the same, without recomputation: where to begin to look."""
