@@ -15,6 +15,7 @@ from prism_cp.cp.linear_rows import LinearRows
 from prism_cp.cp.objective import longest_possible
 from prism_cp.errors import UsageError
 from prism_cp.pipeline import PathCut
+from prism_cp.silent_highs import SilentHighs
 from prism_cp.stage_problem import Assignment, StageProblem
 
 HighsStatus = Literal["optimal", "infeasible", "feasible", "unknown"]
@@ -96,17 +97,9 @@ def solve_with_highs(
     return HighsSolution("feasible", objective, min(bound, objective), assignment)
 
 
-class _SilentHighs(highspy.Highs):  # type: ignore[misc]
-    """HiGHS that is silent from the start: the constructor's last step would print a banner to standard output."""
-
-    def enableCallbacks(self) -> None:
-        self.setOptionValue("output_flag", False)
-        super().enableCallbacks()
-
-
 def _highs(rows: LinearRows) -> Any:
     """A silent HiGHS object that holds the model."""
-    highs = _SilentHighs()
+    highs = SilentHighs()
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(rows.columns), len(rows.rows)
     objective = np.zeros(len(rows.columns))

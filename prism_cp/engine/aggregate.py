@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.engine.tables import LARGEST_VALUE, Row
+from prism_cp.silent_highs import SilentHighs
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -21,14 +22,6 @@ Float64 = NDArray[np.float64]
 LARGEST_WEIGHT, LEAST_WEIGHT = 1 << 14, 1 << 8  # of the heaviest cut; less would round too much away
 FIRST_CUTS, MORE_CUTS, MOST_PROGRAMS = 16, 8, 12  # cuts a program begins with, gains, and how often
 CLOSE = 1e-6  # relative excess at which a cut joins the program
-
-
-class _SilentHighs(highspy.Highs):  # type: ignore[misc]
-    """HiGHS that is silent from the start: the constructor's last step would print a banner to standard output."""
-
-    def enableCallbacks(self) -> None:
-        self.setOptionValue("output_flag", False)
-        super().enableCallbacks()
 
 
 def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) -> tuple[Float64, Float64] | None:
@@ -48,8 +41,7 @@ def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) ->
     points, groups = len(worth), len(start) - 1
     unit = float(target)
     shares, level = worth / unit, constants / unit  # numbers near one
-    highs = _SilentHighs()
-    highs.setOptionValue("threads", 1)
+    highs = SilentHighs()
     infinity = highspy.kHighsInf
     none = np.zeros(0, np.int32), np.zeros(0)
     for cost, low in [*((0.0, 0.0) for _ in range(points)), (1.0, -infinity)]:

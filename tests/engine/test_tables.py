@@ -18,6 +18,7 @@ from prism_cp.engine.chain import make_chain, make_groups
 from prism_cp.engine.family import FAMILY, FamilyCase, family_problem
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.tables import Tables, row_of
+from prism_cp.silent_highs import SilentHighs
 from prism_cp.stage_problem import Assignment, StageProblem
 from tests.engine.problems import small_problem
 
@@ -73,6 +74,15 @@ def test_weights_beat_every_single_cut() -> None:
     assert whole is not None
     assert whole[0] == whole[1] > 0
     assert whole_weights(weights, 1 << 57) is None
+
+
+def test_weights_are_found_after_another_highs_run() -> None:
+    """One process has one scheduler of HiGHS threads: another object may not make ours fail."""
+    other = SilentHighs()
+    other.addVariable(0.0, 1.0, 1.0)
+    other.run()
+    worth = np.array([[10, 0], [0, 10], [10, 0], [0, 10]])
+    assert choice_weights(worth, np.zeros(2, np.int64), np.array([0, 2, 4]), 9) is not None
 
 
 def test_same_seed_same_result() -> None:
