@@ -140,7 +140,7 @@ def _stage_layers(problem: StageProblem, assignment: Assignment, piece: int) -> 
 
 
 def _memory_gib(tables: Tables, assignment: Assignment, row: RankMemory, unit_bytes: int) -> MemoryGib:
-    weights, gradients, optimizer = _state_bytes(tables, assignment, row.rank)
+    weights, gradients, optimizer = state_bytes(tables, assignment, row.rank)
 
     def gib(units: int) -> float:
         return float(Fraction(units * unit_bytes, GIB))
@@ -160,7 +160,7 @@ def _memory_gib(tables: Tables, assignment: Assignment, row: RankMemory, unit_by
     )
 
 
-def _state_bytes(tables: Tables, assignment: Assignment, rank: int) -> tuple[Fraction, Fraction, Fraction]:
+def state_bytes(tables: Tables, assignment: Assignment, rank: int) -> tuple[Fraction, Fraction, Fraction]:
     """Unrounded bytes of weights, gradients and optimizer states on a rank."""
     problem, costs = tables.problem, tables.costs
     held: list[tuple[int, LayerCosts[Fraction]]] = []

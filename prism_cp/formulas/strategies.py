@@ -89,6 +89,17 @@ def _named(text: str, order: tuple[str, ...], kind: LayerKind) -> Strategy:
     return _strategy(applicable_modules(kind, modules), order)
 
 
+def chosen_strategy(text: str, kind: str, instance: Instance) -> Strategy:
+    """The strategy that `text` (``none``, ``full``, or modules joined by ``+``) means for layers of a chain kind.
+
+    Raises
+    ------
+    InstanceError
+        A module is not one of the profile's.
+    """
+    return _named(text, instance.profile.recompute_modules, layer_kind(kind, instance))
+
+
 def strategies_for(kind: str, instance: Instance) -> tuple[Strategy, ...]:
     """Strategies that a layer of a chain kind may use: ``none`` first, ``full`` last.
 

@@ -30,6 +30,7 @@ class Profile(FrozenModel):
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
     optimizer_state_bytes: PositiveInt  # master weight and moments per parameter
+    optimizer_moment_bytes: PositiveInt = 8  # of these, the moments: they come with the first optimizer step
     # time
     overlap_grad_reduce: bool
     overlap_param_gather: bool

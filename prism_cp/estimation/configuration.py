@@ -1,0 +1,117 @@
+"""Configurations: everything that one given run states, as one frozen value."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from prism_cp.errors import InstanceError
+from prism_cp.formulas.strategies import MODULES, chosen_strategy, strategies_for
+from prism_cp.inputs.instance import Instance
+from prism_cp.inputs.layout import Layout, LayoutSpace
+from prism_cp.pipeline import get_schedule
+from prism_cp.stage_problem import Assignment
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One run: what is trained on what, how it is laid out, and what every stage holds and recomputes.
+
+    Attributes
+    ----------
+    instance : Instance
+        Frozen inputs. Of its layout space only ``recompute`` counts: the strategies that `assignment` counts.
+    layout : Layout
+    assignment : Assignment
+        Boundaries of the virtual stages and, per stage and kind, how many layers use which strategy.
+    uniform_chunk_layers : int
+        Layers that full recomputation checkpoints together (Megatron-LM ``--recompute-method uniform``,
+        ``--recompute-num-layers``): only the first one's input is kept, all of them are live in the backward pass.
+    optimizer_offload_fraction : float
+        Share of master weights and moments that lives in host memory.
+    """
+
+    instance: Instance
+    layout: Layout
+    assignment: Assignment
+    uniform_chunk_layers: int = 1
+    optimizer_offload_fraction: float = 0.0
+
+
+def configure(
+    instance: Instance,
+    layout: Layout,
+    *,
+    stage_layers: Sequence[int] | None = None,
+    recompute: str | Sequence[str] = "none",
+    uniform_chunk_layers: int = 1,
+    optimizer_offload_fraction: float = 0.0,
+) -> Configuration:
+    """A configuration from what frameworks state: layers of every virtual stage, recomputation of every layer.
+
+    Parameters
+    ----------
+    stage_layers
+        Decoder layers of every piece in forward order, multi-token-prediction layers not counted: those follow the
+        last decoder layer. None: as even as possible, the outer pieces get the smaller ones.
+    recompute
+        Strategy of all chain items, or one per chain item: ``none``, ``full``, or Megatron-LM's module names joined
+        by ``+`` (modules that a layer lacks are left out).
+
+    Raises
+    ------
+    InstanceError
+        The layers do not add up, or a recomputation module is unknown.
+    """
+    pieces = get_schedule(layout.schedule).num_pieces(layout.pp, layout.vpp)
+    boundaries = _boundaries(instance, pieces, stage_layers)
+    chain = instance.model.chain
+    texts = [recompute] * len(chain) if isinstance(recompute, str) else list(recompute)
+    if len(texts) != len(chain):
+        raise InstanceError("recompute", f"{len(texts)} strategies for {len(chain)} layers", "one per layer")
+    instance = _with_strategies(instance, texts)
+    kinds = instance.model.chain_kinds
+    names = {kind: [strategy.name for strategy in strategies_for(kind, instance)] for kind in kinds}
+    chosen = [chosen_strategy(text, kind, instance).name for text, kind in zip(texts, chain, strict=True)]
+    counts = []
+    for first, last in itertools.pairwise(boundaries):
+        held = list(zip(chain[first:last], chosen[first:last], strict=True))
+        counts.append(tuple(tuple(held.count((kind, name)) for name in names[kind]) for kind in kinds))
+    assignment = Assignment(boundaries, tuple(counts))
+    return Configuration(instance, layout, assignment, uniform_chunk_layers, optimizer_offload_fraction)
+
+
+def _with_strategies(instance: Instance, texts: Sequence[str]) -> Instance:
+    """The instance with exactly these strategies open; the profile allows what the run does."""
+    named = {module for text in texts if text not in ("none", "full") for module in text.split("+")}
+    known = instance.profile.recompute_modules
+    order = tuple(module for module in MODULES if module in {*known, *named})
+    unknown = sorted(named - set(MODULES))
+    if unknown:
+        raise InstanceError("recompute", f"unknown module {unknown[0]!r}", ", ".join(("none", "full", *MODULES)))
+    profile = instance.profile.model_copy(update={"recompute_modules": order})
+    space = LayoutSpace(recompute=tuple(dict.fromkeys(("none", *texts))))
+    return instance.model_copy(update={"profile": profile, "layout": space})
+
+
+def _boundaries(instance: Instance, pieces: int, stage_layers: Sequence[int] | None) -> tuple[int, ...]:
+    layers, total = instance.model.num_layers, len(instance.model.chain)
+    sizes = list(_even(layers, pieces) if stage_layers is None else stage_layers)
+    if len(sizes) != pieces or sum(sizes) != layers or min(sizes) < 0:
+        accepted = f"{pieces} numbers that sum up to {layers}"
+        raise InstanceError("stage_layers", f"{sizes} for {layers} layers", accepted)
+    boundaries = [0]
+    for size in sizes:
+        boundaries.append(boundaries[-1] + size)
+    boundaries[-1] = total
+    return tuple(boundaries)
+
+
+def _even(layers: int, pieces: int) -> list[int]:
+    """Sizes that differ by at most one; the outer pieces, which also carry an end, get the smaller ones."""
+    sizes = [layers // pieces] * pieces
+    by_distance = sorted(range(pieces), key=lambda piece: (abs(piece - (pieces - 1) / 2), piece))
+    for piece in by_distance[: layers % pieces]:
+        sizes[piece] += 1
+    return sizes

@@ -1,0 +1,101 @@
+"""Estimates: memory of every rank and the time of one step of a given configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from prism_cp.breakdown import Tables, rank_plans
+from prism_cp.estimation.configuration import Configuration
+from prism_cp.estimation.rank_memory import RankEstimate, rank_estimates
+from prism_cp.formulas.flops import model_flops_per_step
+from prism_cp.inputs.layout import LayoutSpace
+from prism_cp.integer_tables import CostModel, build_stage_problem
+from prism_cp.plan import RankTime
+from prism_cp.plan_builder import simulated_time
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a configuration needs.
+
+    Attributes
+    ----------
+    ranks : tuple of RankEstimate
+        Memory of every pipeline rank.
+    iteration_s : float
+        Seconds of one optimizer step.
+    tokens_per_s_per_device : float
+    tflops_per_device : float
+        Model FLOPs (`prism_cp.formulas.flops.model_flops_per_step`) in units of 1e12 per second and device.
+    rank_times : tuple of RankTime
+        Where every pipeline rank spends the step, in seconds.
+    barrier_s : float
+        Gradient-norm all-reduce.
+    """
+
+    ranks: tuple[RankEstimate, ...]
+    iteration_s: float
+    tokens_per_s_per_device: float
+    tflops_per_device: float
+    rank_times: tuple[RankTime, ...]
+    barrier_s: float
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def steady_gib(self) -> float:
+        """Allocated between steps on the fullest rank."""
+        return max(rank.steady_gib for rank in self.ranks)
+
+    @property
+    def peak_gib(self) -> float:
+        """Most allocated at any time on the fullest rank."""
+        return max(rank.peak_gib for rank in self.ranks)
+
+
+def estimate(configuration: Configuration) -> Estimate:
+    """Memory and step time of a configuration.
+
+    Raises
+    ------
+    InstanceError
+        The formulas miss a fact, or the schedule refuses the sizes.
+    """
+    instance, layout, assignment = configuration.instance, configuration.layout, configuration.assignment
+    model = _cost_model(configuration)
+    tables = Tables(build_stage_problem(instance, layout, model), model.evaluate_exact(layout))
+    problem = tables.problem
+    pipeline_time = simulated_time(problem, assignment)
+    iteration_s = (pipeline_time + problem.barrier) * instance.time_unit_s
+    plans = rank_plans(
+        tables,
+        assignment,
+        pipeline_time,
+        time_unit_s=instance.time_unit_s,
+        memory_unit_bytes=instance.memory_unit_bytes,
+    )
+    device_seconds = iteration_s * instance.cluster.num_devices
+    return Estimate(
+        ranks=rank_estimates(configuration, tables),
+        iteration_s=iteration_s,
+        tokens_per_s_per_device=instance.job.gbs * instance.job.seq_len / device_seconds,
+        tflops_per_device=float(model_flops_per_step(instance)) / device_seconds / 1e12,
+        rank_times=tuple(plan.time_s for plan in plans),
+        barrier_s=problem.barrier * instance.time_unit_s,
+    )
+
+
+_CACHED_MODELS = 16
+_models: dict[str, CostModel] = {}
+
+
+def _cost_model(configuration: Configuration) -> CostModel:
+    """Formulas of the configuration's instance; runs that differ in layout alone share them."""
+    instance = configuration.instance
+    key = instance.model_copy(
+        update={"layout": LayoutSpace(recompute=instance.layout.recompute), "name": "", "note": "", "source": ""}
+    ).model_dump_json()
+    if key not in _models:
+        while len(_models) >= _CACHED_MODELS:
+            del _models[next(iter(_models))]
+        _models[key] = CostModel(instance)
+    return _models[key]
