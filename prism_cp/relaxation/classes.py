@@ -1,0 +1,97 @@
+"""What all layouts of one (schedule, pp, vpp, num_microbatches) share: paths and live vectors, by piece."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism_cp.pipeline import PathCut, get_schedule, live_vectors, simulate, static_cuts
+
+Float64 = NDArray[np.float64]
+Int64 = NDArray[np.int64]
+
+TICKS = 1e9  # simulated time units per second
+
+
+class LayoutClass:
+    """Paths, which grow as relaxations are solved, and live vectors of a class.
+
+    A live vector that includes the last virtual stage makes two memory rows: the transient of the moment is at least
+    that of the loss, and at least the mean one of the layers held.
+
+    Attributes
+    ----------
+    passes : float
+        Micro-batches every virtual stage executes.
+    paths : float64 array [paths, pieces, 4]
+        Forwards, input gradients and weight gradients of the piece on the path, on any of its virtual stages, and how
+        many of the path's heads belong to ranks that hold the piece.
+    transfers : float64 array [paths]
+    useful : set of int
+        Paths that mattered to the program solved last.
+    memory : float64 array [rows, pieces, 3]
+        Live micro-batches; live virtual stages (zero on the rows of the loss); virtual stages of the piece on the rank.
+    occupied, loss : float64 arrays [rows]
+        One where the rank holds a piece that may not be empty; on the rows of the loss.
+    """
+
+    def __init__(self, schedule: str, pp: int, vpp: int, num_microbatches: int) -> None:
+        self.sizes = (schedule, pp, vpp, num_microbatches)
+        described = get_schedule(schedule)
+        placed = described.virtual_stages(pp, vpp)
+        self.pp, self.num_pieces = pp, described.num_pieces(pp, vpp)
+        self.passes = num_microbatches * self.num_pieces / len(placed)
+        self._rank = np.array([rank for rank, _ in placed])
+        self._belongs = np.zeros((len(placed), self.num_pieces))
+        self._belongs[np.arange(len(placed)), [piece for _, piece in placed]] = 1.0
+        self._on_rank = np.zeros((pp, self.num_pieces))
+        np.add.at(self._on_rank, self._rank, self._belongs)
+        self._known: dict[PathCut, int] = {}
+        self.paths, self.transfers = np.zeros((0, self.num_pieces, 4)), np.zeros(0)
+        self.useful: set[int] = set()
+        self._take(static_cuts(*self.sizes))
+        self._memory_rows()
+
+    def add(self, cut: PathCut) -> int:
+        """The number of a path, which may be a new one."""
+        if cut not in self._known:
+            self._take([cut])
+        return self._known[cut]
+
+    def _take(self, cuts: list[PathCut]) -> None:
+        """Take new paths, all different."""
+        self._known.update({cut: len(self._known) + number for number, cut in enumerate(cuts)})
+        by_stage = ("forward", "input_grad", "weight_grad")
+        fields = [np.array([getattr(cut, name) for cut in cuts], np.float64) @ self._belongs for name in by_stage]
+        fields.append(np.array([cut.head for cut in cuts], np.float64) @ self._on_rank)
+        self.paths = np.concatenate((self.paths, np.stack(fields, axis=2)))
+        self.transfers = np.append(self.transfers, [float(cut.p2p) for cut in cuts])
+
+    def longest_path(self, pieces: Float64, p2p_s: float) -> tuple[PathCut, float]:
+        """Longest path and its length in seconds under given times.
+
+        Parameters
+        ----------
+        pieces : float64 array [pieces, 4]
+            Forward, input gradient, weight gradient and head time of every piece, seconds.
+        """
+        ticks = np.rint(self._belongs @ pieces[:, :3] * TICKS).astype(np.int64)
+        head = np.rint(self._on_rank @ pieces[:, 3] * TICKS).astype(np.int64)
+        result = simulate(
+            *self.sizes, ticks[:, 0].tolist(), ticks[:, 1].tolist(), ticks[:, 2].tolist(), head.tolist(), [0] * self.pp,
+            round(p2p_s * TICKS),
+        )  # fmt: skip
+        return result.critical_path, result.pipeline_time / TICKS
+
+    def _memory_rows(self) -> None:
+        memory, occupied, loss = [], [], []
+        for rank, vectors in enumerate(live_vectors(*self.sizes)):
+            belongs, held = self._belongs[self._rank == rank], self._on_rank[rank]
+            for vector in vectors:
+                live = np.asarray(vector, np.float64)
+                active = (live > 0).astype(np.float64) @ belongs
+                for last in (False, True) if active[-1] > 0 else (False,):
+                    memory.append(np.stack((live @ belongs, active * (not last), held), axis=1))
+                    occupied.append(float(held[1:-1].any()))
+                    loss.append(float(last))
+        self.memory, self.occupied, self.loss = np.array(memory), np.array(occupied), np.array(loss)
