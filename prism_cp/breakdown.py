@@ -20,6 +20,7 @@ from prism_cp.stage_problem import (
     RankMemory,
     StageProblem,
     StageTimes,
+    live_counts,
     rank_memories,
     stage_times,
 )
@@ -81,18 +82,31 @@ def rank_plans(
     times = stage_times(problem, assignment)
     vectors = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
     fullest = fullest_rows(rank_memories(problem, assignment, vectors))
-    return tuple(
-        RankPlan(
-            rank=rank,
-            head=times.head[rank],
-            tail=times.tail[rank],
-            memory_gib=_memory_gib(tables, assignment, row, memory_unit_bytes),
-            memory_phase="forward-backward" if row.live else "optimizer-step",
-            live_microbatches=row.live,
-            time_s=_rank_time(problem, assignment, times, rank, pipeline_time, time_unit_s),
+    plans = []
+    for rank, row in enumerate(fullest):
+        alive, deferred = _alive(row, sum(stage.rank == rank for stage in problem.virtual_stages))
+        plans.append(
+            RankPlan(
+                rank=rank,
+                head=times.head[rank],
+                tail=times.tail[rank],
+                memory_gib=_memory_gib(tables, assignment, row, memory_unit_bytes),
+                memory_phase="forward-backward" if row.live else "optimizer-step",
+                live_microbatches=alive,
+                deferred_microbatches=deferred,
+                time_s=_rank_time(problem, assignment, times, rank, pipeline_time, time_unit_s),
+            )
         )
-        for rank, row in enumerate(fullest)
-    )
+    return tuple(plans)
+
+
+def _alive(row: RankMemory, num_stages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All live micro-batches per virtual stage, and the deferred ones among them (none where backwards are whole)."""
+    if not row.live:
+        return (), ()
+    whole, deferred = live_counts(row.live, num_stages)
+    alive = tuple(n + d for n, d in zip(whole, deferred, strict=True))
+    return alive, deferred if len(row.live) > num_stages else ()
 
 
 def fullest_rows(rows: Sequence[RankMemory]) -> list[RankMemory]:

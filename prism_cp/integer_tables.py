@@ -127,17 +127,23 @@ class CostModel:
 
 def _part_expressions(part: PartMemory) -> list[Any]:
     """The expressions of one part in the order `_layer_costs` reads them."""
-    state = [part.weight_bytes, part.gradient_bytes, part.optimizer_bytes, part.optimizer_step_bytes]
+    state = [
+        part.deferred_bytes,
+        part.weight_bytes,
+        part.gradient_bytes,
+        part.optimizer_bytes,
+        part.optimizer_step_bytes,
+    ]
     return [*part.activation_bytes, *part.transient_bytes, *state]
 
 
 def _layer_costs(part: PartMemory, times: LayerTimes[Any], numbers: Any) -> LayerCosts[Any]:
     activation = [next(numbers) for _ in part.activation_bytes]
     transient = [next(numbers) for _ in part.transient_bytes]
-    weights, gradients, optimizer, step = (next(numbers) for _ in range(4))
+    deferred, weights, gradients, optimizer, step = (next(numbers) for _ in range(5))
     return LayerCosts(
-        times.forward_s, times.input_grad_s, times.weight_grad_s, activation, transient, weights, gradients, optimizer,
-        step, times.optimizer_s, times.param_gather_s, times.grad_reduce_s,
+        times.forward_s, times.input_grad_s, times.weight_grad_s, activation, transient, deferred, weights,
+        gradients, optimizer, step, times.optimizer_s, times.param_gather_s, times.grad_reduce_s,
     )  # fmt: skip
 
 
@@ -290,7 +296,7 @@ def _kind_costs(
                 to.memory(costs.transient_bytes[q]),
             )
         )
-    return KindCosts(name, *_state(costs, to), tuple(rows))
+    return KindCosts(name, *_state(costs, to), tuple(rows), to.memory(costs.deferred_bytes))
 
 
 def _state(costs: LayerCosts[Any], to: _Rounding) -> tuple[int, int, int, int]:
@@ -317,6 +323,7 @@ def _end_costs(costs: LayerCosts[Any], hide_share: Any, to: _Rounding) -> EndCos
         optimizer_step=optimizer_step,
         head=head,
         reduce=reduce,
+        deferred=to.memory(costs.deferred_bytes),
     )
 
 

@@ -122,6 +122,9 @@ class RankPlan(FrozenModel):
     live_microbatches: tuple[Count, ...] = Field(
         description="micro-batches alive then, one entry per virtual stage of the rank; empty in the optimizer step"
     )
+    deferred_microbatches: tuple[Count, ...] = Field(
+        description="of these, the ones between input gradient and weight gradient; empty where backwards are whole",
+    )
     time_s: RankTime
 
 

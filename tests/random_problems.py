@@ -102,17 +102,12 @@ def _kind(rng: random.Random, kind: int, num_strategies: int) -> KindCosts:
                 rng.choice((0, 2, 5, 9)),
             )
         )
-    return KindCosts(
-        f"kind{kind}",
-        rng.randint(1, 12),
-        rng.randint(0, 25),
-        rng.randint(0, 3),
-        rng.randint(0, 15),
-        tuple(strategies),
-    )
+    state = rng.randint(1, 12), rng.randint(0, 25), rng.randint(0, 3), rng.randint(0, 15)
+    return KindCosts(f"kind{kind}", *state, tuple(strategies), activation + state[0] - 6)
 
 
 def _ends(rng: random.Random, outer: bool) -> EndCosts:
     if not outer:
         return EndCosts()
-    return EndCosts(*(rng.randint(0, high) for high in (6, 9, 4, 5, 6, 9, 10, 10, 3, 8)))
+    costs = [rng.randint(0, high) for high in (6, 9, 4, 5, 6, 9, 10, 10, 3, 8)]
+    return EndCosts(*costs, deferred=costs[4] + costs[3] - 2)

@@ -15,7 +15,7 @@ from prism_cp.cp.exact import LiveVectors
 from prism_cp.pipeline import PathCut
 from prism_cp.pipeline.program import get_program
 from prism_cp.pipeline.schedules.base import FORWARDS, Op, OpType
-from prism_cp.stage_problem import Assignment, StageProblem
+from prism_cp.stage_problem import Assignment, StageProblem, live_counts
 
 Terms = dict[int, int]  # column -> coefficient
 
@@ -161,17 +161,18 @@ class LinearRows:
             self._row(f"memory_{rank}_optimizer", optimizer, None, costs.capacity)
             steps: dict[tuple[int, ...], Affine] = {}
             for number, live in enumerate(live_vectors[rank]):
-                used = tuple(i for i, n in zip(stages, live, strict=True) if n)
+                counts = list(zip(stages, *live_counts(live, len(stages)), strict=True))
+                used = tuple(i for i, n, d in counts if n + d)
                 if used not in steps:
                     steps[used] = self._transient(f"{rank}_{len(steps)}", used)
                 form = always.plus(steps[used])
-                for i, n in zip(stages, live, strict=True):
+                for i, n, d in counts:
                     stage = problem.virtual_stages[i]
-                    form = form.plus(Affine({}, n * stage.ends.activation))
+                    form = form.plus(Affine({}, n * stage.ends.activation + d * stage.ends.deferred))
                     for kind, row in enumerate(self.counts[stage.piece]):
-                        strategies = problem.tables[stage.table][kind].strategies
-                        for count, strategy in zip(row, strategies, strict=True):
-                            form = form.plus(count, n * strategy.activation)
+                        layer = problem.tables[stage.table][kind]
+                        for count, strategy in zip(row, layer.strategies, strict=True):
+                            form = form.plus(count, n * strategy.activation + d * layer.deferred)
                 self._row(f"memory_{rank}_live_{number}", form, None, costs.capacity)
 
     def _transient(self, name: str, stages: Sequence[int]) -> Affine:
