@@ -22,7 +22,6 @@ from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, z
 from prism_cp.formulas.transients import head_transient, layer_transient, weight_transient
 from prism_cp.formulas.weights import Weight
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.job import Profile
 
 NONE = Strategy("none")
 
@@ -88,17 +87,6 @@ def _share(stage: Expr, ranks: Expr) -> Expr:
     return (1 - stage) + stage / ranks
 
 
-def _second_moments(weights: Sequence[Weight], profile: Profile) -> Expr:
-    """What Muon keeps for tensors that Adam updates beside it: vectors, embeddings and output projections."""
-    if profile.optimizer == "adam":
-        return Integer(0)
-    by_adam = [weight for weight in weights if weight.cols == 1 or weight.name.endswith(("embedding", "projection"))]
-    others = [weight for weight in by_adam if weight.name not in ("mtp_projection", "in_projection")]
-    dense, expert = split_dense_expert(others)
-    ranks = (shard / profile.optimizer_instances, expert_shard / profile.optimizer_instances)
-    return 4 * (dense * _share(zero_1, ranks[0]) + expert * _share(zero_1, ranks[1]))
-
-
 def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExpressions:
     """Weights, accumulated gradients and optimizer states of a list of weights on a device.
 
@@ -119,12 +107,11 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
         if count != 0:
             weight_bytes += (ELEMENT_BYTES * count + copies * low) * _share(zero_3, ranks)
             gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)
-            sharded += count * _share(zero_1, ranks / profile.optimizer_instances)
+            sharded += count * _share(zero_1, ranks)
     step = Min(Integer(profile.optimizer_step_bytes), 4 * sharded, evaluate=False)
     if profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16:
         step += 4 * sharded
-    optimizer_bytes = profile.optimizer_state_bytes * sharded + _second_moments(weights, profile)
-    return StateExpressions(weight_bytes, gradient_bytes, optimizer_bytes, step)
+    return StateExpressions(weight_bytes, gradient_bytes, profile.optimizer_state_bytes * sharded, step)
 
 
 def _part(
