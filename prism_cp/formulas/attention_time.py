@@ -97,13 +97,13 @@ def _core_parts(
         flops = 2 * attention_pairs(builder.seq_len, window) * core_width(attention) * share
         # A ring of context-parallel ranks works on blocks of its own length; the other variants see whole sequences.
         block = builder.seq_len * (1 - s.cp_p2p * (1 - 1 / s.cp))
-        device, peak = builder.device, builder.templates.peak_flops
+        device, peak, rate = builder.device, builder.templates.peak_flops, builder.attention_efficiency
         forward = builder.program.call(
-            attention_template(f"attention_{head_dims}", device, peak, head_dims, False), flops, block, moved
+            attention_template(f"attention_{head_dims}", device, peak, rate, head_dims, False), flops, block, moved
         )
         ratio = Integer(_FUSED_BACKWARD_PRODUCTS) / _FORWARD_PRODUCTS
         backward = builder.program.call(
-            attention_template(f"attention_backward_{head_dims}", device, peak, head_dims, True),
+            attention_template(f"attention_backward_{head_dims}", device, peak, rate, head_dims, True),
             flops * ratio,
             block,
             2 * moved,
@@ -172,12 +172,13 @@ def _state_space_parts(attention: GatedDeltaNet | Mamba2, builder: PartBuilder, 
     inputs, outputs = tokens * in_features, tokens * output
     flops = builder.tokens / s.tp * state_space_flops_per_token(attention)
     device, peak, block = builder.device, builder.templates.peak_flops, Integer(builder.seq_len)
+    rate = device.attention_efficiency
     name = f"scan_{head_dims}"
     forward = builder.program.call(
-        attention_template(name, device, peak, head_dims, False), flops, block, 2 * inputs + outputs
+        attention_template(name, device, peak, rate, head_dims, False), flops, block, 2 * inputs + outputs
     )
     backward = builder.program.call(
-        attention_template(f"{name}_backward", device, peak, head_dims, True),
+        attention_template(f"{name}_backward", device, peak, rate, head_dims, True),
         2 * flops,
         block,
         4 * inputs + 2 * outputs,

@@ -13,7 +13,7 @@ from sympy import Expr, Integer, Max, Symbol
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.collectives import Group, process_groups
 from prism_cp.formulas.flops import NO_MODULE, Linear, Modules
-from prism_cp.formulas.operators import CAST_BYTES, GemmTemplates, gemm_templates, pointwise_s
+from prism_cp.formulas.operators import GemmTemplates, attention_efficiency, gemm_templates, pointwise_s
 from prism_cp.formulas.program import Program, Template
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.model import Model
@@ -70,6 +70,7 @@ class PartBuilder:
         self.profile = instance.profile
         self.seq_len = instance.job.seq_len
         self.templates: GemmTemplates = gemm_templates(instance)
+        self.attention_efficiency = attention_efficiency(instance)
         self.groups: dict[str, Group] = process_groups(instance.cluster, program)
         self.tokens: Expr = self.seq_len * s.mbs / s.cp  # of a micro-batch on a rank, where tensor parallelism splits
         self.split_tokens: Expr = self.tokens / s.sequence_split  # where only sequence parallelism splits
@@ -94,9 +95,10 @@ class PartBuilder:
         The input gradient is m x n x k, the weight gradient n x m x k and accumulates into the gradient buffer (read
         and write). A product and both its gradients cost the same FLOPs (Megatron-LM ``training.py``).
         """
-        quantized = not plain and self.templates.input_bytes == 1
+        quantized = not plain and self.templates.cast_bytes > 0
         template = template or (self.templates.plain if plain else self.templates.quantized)
-        width = 1 if quantized else ELEMENT_BYTES
+        width = self.templates.input_bytes if quantized else ELEMENT_BYTES
+        cast = self.templates.cast_bytes
         accumulate = 2 * self.profile.gradient_bytes
 
         def call(rows: Expr, depth: Expr, columns: Expr, bytes_: Expr) -> Symbol:
@@ -106,8 +108,8 @@ class PartBuilder:
             call(m, k, n, groups * (width * (m * k + k * n) + ELEMENT_BYTES * m * n)),
             call(m, n, k, groups * (width * (m * n + k * n) + ELEMENT_BYTES * m * k)),
             call(n, m, k, groups * (width * (m * k + m * n) + accumulate * k * n)),
-            self.pointwise(CAST_BYTES * groups * m * k) if quantized else Integer(0),
-            self.pointwise(CAST_BYTES * groups * m * n) if quantized else Integer(0),
+            self.pointwise(cast * groups * m * k) if quantized else Integer(0),
+            self.pointwise(cast * groups * m * n) if quantized else Integer(0),
         )
 
     def linear(self, linear: Linear, *, plain: bool = False) -> LinearTimes:

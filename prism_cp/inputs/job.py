@@ -31,14 +31,23 @@ class Profile(FrozenModel):
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
     optimizer_state_bytes: PositiveInt  # master weight and moments per parameter
     optimizer_moment_bytes: PositiveInt = 8  # of these, the moments: they come with the first optimizer step
+    optimizer: Literal["adam", "muon"] = "adam"  # muon: its state bytes are those of matrices, others keep 4 more
+    optimizer_instances: PositiveInt = 1  # ZeRO shards over one of so many parts of the data-parallel ranks
+    transformer_engine: bool = True  # False: Megatron's own linear layers, which keep one buffer of gathered inputs
     # time
     overlap_grad_reduce: bool
     overlap_param_gather: bool
     gradient_overlap_window: Fraction01  # share of the last backward that can hide the reduction
     bucket_parameters: PositiveInt
     tp_overlap: bool  # GEMMs overlap tensor-parallel collectives
-    dispatcher: Literal["alltoall", "allgather", "deepep"]
+    dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"]
     full_cuda_graphs: bool
+    attention_cuda_graphs: bool = False  # graphs of the attention blocks only: part of the host's work is gone
+    expert_overlap: bool = False  # token exchange of one micro-batch runs behind another's computation
+    fp8_scaling: Literal["delayed", "current", "mxfp8"] = "current"  # what a cast to 8 bit reads and writes
+    attention_kernel: Literal["native", "triton"] = "native"  # the vendor's library, or Triton's kernel of 2023
+    fused_pointwise: bool = True  # False: an eager framework, one kernel an operation
+    split_pipeline_transfers: bool = False  # transfers are split over tensor-parallel ranks, gathered on arrival
     host_launch_floor_s: Annotated[float, Field(ge=0)]  # per dense layer and direction; four times that for MoE layers
     moe_host_sync_s: Annotated[float, Field(ge=0)]  # per MoE layer and micro-batch
     jitter_per_doubling: Annotated[float, Field(ge=0)]  # share of step time lost per doubling of nodes
@@ -52,9 +61,10 @@ class Job(FrozenModel):
 
     gbs: PositiveInt  # sequences per step
     seq_len: PositiveInt
-    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
     expert_load: Annotated[float, Field(ge=1)] = 1.0  # tokens of the busiest rank's experts over the mean
     capacity_factor: PositiveFloat | None = None  # pad-to-capacity; None: dropless
     vocab_padding: PositiveInt = 128  # vocabulary is padded to a multiple of this times tp
     dropout: bool = False
+    attention_dropout: bool | None = None  # on attention probabilities; None: as `dropout`
     source: str = ""
