@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from prism_cp.baselines.exhaustive import all_assignments
+from prism_cp.benchmark.family import FAMILY, FamilyCase, family_problem
 from prism_cp.cp.exact import cut_value, evaluate, is_feasible, static_cuts
 from prism_cp.engine import solve_with_engine
 from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weights
 from prism_cp.engine.anneal import Annealer
 from prism_cp.engine.chain import make_chain, make_groups
-from prism_cp.engine.family import FAMILY, FamilyCase, family_problem
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.tables import Tables, row_of
 from prism_cp.silent_highs import SilentHighs
