@@ -30,6 +30,10 @@ class Configuration:
         ``--recompute-num-layers``): only the first one's input is kept, all of them are live in the backward pass.
     optimizer_offload_fraction : float
         Share of master weights and moments that lives in host memory.
+    measured_ranks : tuple of int
+        Pipeline ranks whose memory a published figure is about; empty: all, of which the fullest counts.
+    first_step_only : bool
+        Whether that figure was taken when only the first step was done, which has no moments yet.
     """
 
     instance: Instance
@@ -37,6 +41,8 @@ class Configuration:
     assignment: Assignment
     uniform_chunk_layers: int = 1
     optimizer_offload_fraction: float = 0.0
+    measured_ranks: tuple[int, ...] = ()
+    first_step_only: bool = False
 
 
 def configure(

@@ -19,9 +19,10 @@ from prism_cp.formulas.parameters import mtp_depth_weights, padded_vocabulary, p
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
 from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
 from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, zero_3
-from prism_cp.formulas.transients import head_transient, layer_transient, weight_transient
+from prism_cp.formulas.transients import head_transient, layer_transient, sharding_transient, weight_transient
 from prism_cp.formulas.weights import Weight
 from prism_cp.inputs.instance import Instance
+from prism_cp.inputs.job import Profile
 
 NONE = Strategy("none")
 
@@ -87,6 +88,17 @@ def _share(stage: Expr, ranks: Expr) -> Expr:
     return (1 - stage) + stage / ranks
 
 
+def _second_moments(weights: Sequence[Weight], profile: Profile) -> Expr:
+    """What Muon keeps for tensors that Adam updates beside it: vectors, embeddings and output projections."""
+    if profile.optimizer == "adam":
+        return Integer(0)
+    by_adam = [weight for weight in weights if weight.cols == 1 or weight.name.endswith(("embedding", "projection"))]
+    others = [weight for weight in by_adam if weight.name not in ("mtp_projection", "in_projection")]
+    dense, expert = split_dense_expert(others)
+    ranks = (shard / profile.optimizer_instances, expert_shard / profile.optimizer_instances)
+    return 4 * (dense * _share(zero_1, ranks[0]) + expert * _share(zero_1, ranks[1]))
+
+
 def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExpressions:
     """Weights, accumulated gradients and optimizer states of a list of weights on a device.
 
@@ -107,11 +119,12 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
         if count != 0:
             weight_bytes += (ELEMENT_BYTES * count + copies * low) * _share(zero_3, ranks)
             gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)
-            sharded += count * _share(zero_1, ranks)
+            sharded += count * _share(zero_1, ranks / profile.optimizer_instances)
     step = Min(Integer(profile.optimizer_step_bytes), 4 * sharded, evaluate=False)
     if profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16:
         step += 4 * sharded
-    return StateExpressions(weight_bytes, gradient_bytes, profile.optimizer_state_bytes * sharded, step)
+    optimizer_bytes = profile.optimizer_state_bytes * sharded + _second_moments(weights, profile)
+    return StateExpressions(weight_bytes, gradient_bytes, optimizer_bytes, step)
 
 
 def _part(
@@ -178,7 +191,7 @@ def _embedding_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMem
 def _head_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
     """Final norm, output projection and loss, with the logits of every multi-token-prediction depth."""
     activation = kept_bytes(head_tensors(instance.model, c, vocabulary / tp), [NONE])
-    transient = head_transient(c, vocabulary / tp) + weight_transient(part_weights("head", instance), c)
+    transient = head_transient(c, vocabulary / tp) + sharding_transient(part_weights("head", instance), c)
     deferred = head_deferred(1 + instance.model.num_mtp_layers, c, vocabulary / tp)
     return _part("head", instance, (NONE,), activation, [transient], deferred)
 

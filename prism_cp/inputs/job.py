@@ -19,6 +19,7 @@ class Profile(FrozenModel):
     context_bytes: Annotated[int, Field(ge=0)]  # driver context, outside the allocator
     communicator_bytes: Annotated[int, Field(ge=0)]  # per process group of more than one rank
     workspace_bytes: Annotated[int, Field(ge=0)]  # library workspaces inside the allocator
+    grouped_gemm_workspace_bytes: Annotated[int, Field(ge=0)] = 0  # more of them on ranks with experts
     dummy_weight_gradients: bool  # one buffer per distinct weight shape (gradient-accumulation fusion)
     fused_cross_entropy: bool  # keeps bf16 logits; unfused keeps fp32 softmax
     loss_peak_bytes_per_logit: PositiveInt  # live bytes per logit at the loss: 2 fused, 6 or 10 unfused
@@ -47,6 +48,9 @@ class Profile(FrozenModel):
     fp8_scaling: Literal["delayed", "current", "mxfp8"] = "current"  # what a cast to 8 bit reads and writes
     attention_kernel: Literal["native", "triton"] = "native"  # the vendor's library, or Triton's kernel of 2023
     fused_pointwise: bool = True  # False: an eager framework, one kernel an operation
+    fused_optimizer: bool = True  # False: Adam as one kernel for each of its operations
+    accumulation_bytes: Annotated[int, Field(ge=0)] = 0  # per parameter and micro-batch, where not part of the product
+    prefetch_backward: bool = True  # ZeRO-3: parameters of the next layer are gathered during a layer's backward
     split_pipeline_transfers: bool = False  # transfers are split over tensor-parallel ranks, gathered on arrival
     host_launch_floor_s: Annotated[float, Field(ge=0)]  # per dense layer and direction; four times that for MoE layers
     moe_host_sync_s: Annotated[float, Field(ge=0)]  # per MoE layer and micro-batch

@@ -1,0 +1,93 @@
+"""From arguments to a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prism_cp.estimation.configuration import Configuration, configure
+from prism_cp.estimation.megatron_arguments.model import model_from_arguments
+from prism_cp.estimation.megatron_arguments.placement import layout_from_arguments, recomputation, stage_layers
+from prism_cp.estimation.megatron_arguments.profile import profile_from_arguments
+from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
+from prism_cp.inputs.instance import Instance
+from prism_cp.inputs.job import Job
+from prism_cp.inputs.parts import build_cluster, expand_cluster
+
+FRAMEWORKS = ("megatron", "mindspeed")
+
+
+def configuration_from_arguments(
+    given: Mapping[str, Any],
+    *,
+    cluster: str,
+    num_devices: int | None = None,
+    framework: str = "megatron",
+    name: str = "megatron-arguments",
+) -> Configuration:
+    """The run that Megatron-LM's or MindSpeed-LLM's arguments describe.
+
+    Parameters
+    ----------
+    given
+        Flags (with or without leading dashes) and values; a flag without a value is ``true``.
+    cluster
+        Catalogue name of the cluster family.
+    num_devices
+        None: ``nnodes`` x ``nproc_per_node`` of the arguments.
+    framework
+        ``megatron`` or ``mindspeed``.
+
+    Raises
+    ------
+    UnsupportedArgument
+        A flag or value is not modelled; it is named.
+    """
+    arguments = Arguments(given)
+    devices = num_devices or arguments.integer("nnodes", 1) * arguments.integer("nproc_per_node")
+    model, multiple = model_from_arguments(arguments, name)
+    layout = layout_from_arguments(arguments, devices)
+    built = build_cluster(expand_cluster({"name": cluster, "num_devices": devices}, None))  # type: ignore[arg-type]
+    instance = Instance(
+        name=name,
+        model=model,
+        cluster=built,
+        job=_job(arguments, multiple, layout.mbs * layout.dp * layout.num_microbatches),
+        profile=profile_from_arguments(arguments, framework, built.device),
+    )
+    pieces = stage_layers(arguments, layout.pp, layout.vpp)
+    texts, chunk = recomputation(arguments, model, pieces, layout.pp)
+    return configure(
+        instance,
+        layout,
+        stage_layers=pieces,
+        recompute=texts,
+        uniform_chunk_layers=chunk,
+        optimizer_offload_fraction=_offloaded(arguments),
+    )
+
+
+def _offloaded(arguments: Arguments) -> float:
+    if arguments.has("swap-optimizer"):
+        return 1.0
+    return arguments.number("optimizer-offload-fraction", 1.0) if arguments.has("optimizer-cpu-offload") else 0.0
+
+
+def _job(arguments: Arguments, multiple: int, gbs: int) -> Job:
+    precision = "fp16" if arguments.has("fp16") else "bf16"
+    if precision == "bf16" and not arguments.has("bf16"):
+        raise UnsupportedArgument("bf16", "", "is missing: training in fp32 is not modelled", "bf16, fp16")
+    if arguments.has("fp8") or arguments.has("fp8-format"):
+        precision = "fp8"
+    capacity = arguments.number("moe-expert-capacity-factor", 0.0)
+    if capacity and not arguments.has("moe-pad-expert-input-to-capacity"):
+        capacity = 0.0
+    return Job(
+        gbs=gbs,
+        seq_len=arguments.integer("seq-length"),
+        precision=precision,  # type: ignore[arg-type]
+        capacity_factor=capacity or None,
+        vocab_padding=multiple,
+        dropout=arguments.number("hidden-dropout", 0.1) > 0,
+        attention_dropout=arguments.number("attention-dropout", 0.1) > 0,
+    )
