@@ -31,8 +31,8 @@ class Estimate:
         Where every pipeline rank spends the step, in seconds.
     barrier_s : float
         Gradient-norm all-reduce.
-    measured_ranks, first_step_only
-        As in `Configuration`.
+    measured_ranks
+        Pipeline ranks that a published figure is about; empty: all.
     """
 
     ranks: tuple[RankEstimate, ...]
@@ -42,7 +42,6 @@ class Estimate:
     rank_times: tuple[RankTime, ...]
     barrier_s: float
     measured_ranks: tuple[int, ...] = ()
-    first_step_only: bool = False
 
     @property
     def steady_gib(self) -> float:
@@ -51,9 +50,8 @@ class Estimate:
 
     @property
     def peak_gib(self) -> float:
-        """Most allocated at any time (of the first step alone, where that was measured) on the fullest of them."""
-        first = self.first_step_only
-        return max(rank.first_step_peak_gib if first else rank.peak_gib for rank in self._measured())
+        """Most allocated at any time on the fullest of them."""
+        return max(rank.peak_gib for rank in self._measured())
 
     def _measured(self) -> tuple[RankEstimate, ...]:
         return tuple(rank for rank in self.ranks if not self.measured_ranks or rank.rank in self.measured_ranks)
@@ -89,7 +87,6 @@ def estimate(configuration: Configuration) -> Estimate:
         rank_times=tuple(plan.time_s for plan in plans),
         barrier_s=problem.barrier * instance.time_unit_s,
         measured_ranks=configuration.measured_ranks,
-        first_step_only=configuration.first_step_only,
     )
 
 

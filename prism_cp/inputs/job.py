@@ -28,6 +28,8 @@ class Profile(FrozenModel):
     attention_copies_output: bool  # flash-attn package, sequence-first layout
     flash_attention: bool  # False: scores are materialised
     optimizer_step_bytes: Annotated[int, Field(ge=0)]  # temporary of the optimizer step
+    optimizer_step_copies_parameter: bool = False  # the temporary is the fp32 piece of a parameter in the rank's shard
+    experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
     optimizer_state_bytes: PositiveInt  # master weight and moments per parameter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -50,12 +51,19 @@ def measured(row: Row, seq_len: int | None = None) -> Measured:
     if step is None and rate and devices and gbs and length:
         step = gbs * length / (rate * devices)
     steady = re.search(r"steady mem-allocated=([\d.]+) GiB", row.text("memory_kind"))
+    by_rank = re.search(r"\(alloc,max\)=(\{.*\})", row.text("memory_kind"))
     return Measured(
         step_s=step,
         memory_gib=row.number_of("memory_gib_measured"),
-        steady_gib=float(steady[1]) if steady else None,
+        steady_gib=float(steady[1]) if steady else _fullest(by_rank[1]) if by_rank else None,
         out_of_memory=bool(re.search(r"\bOOM\b|out of memory", row.text("note"), re.IGNORECASE)),
     )
+
+
+def _fullest(listed: str) -> float | None:
+    """Most that is allocated after the step on any of the ranks listed as ``{rank: [allocated, most allocated]}``."""
+    ranks = json.loads(listed)
+    return max((float(values[0]) for values in ranks.values()), default=None)
 
 
 def source_name(row: Row) -> str:

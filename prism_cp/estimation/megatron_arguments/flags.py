@@ -45,7 +45,7 @@ _IRRELEVANT: dict[str, str] = {
         ckpt-convert-format ckpt-format ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-step data-args-path
         data-cache-path data-parallel-random-init data-path dataloader-type dist-ckpt-format
         dist-ckpt-optim-fully-reshardable dist-ckpt-save-pre-mcore-014 dist-ckpt-strictness enable-ft-package
-        enable-hbmfault-repair enable-high-availability eod-mask-loss exit-duration-in-mins exit-interval
+        enable-high-availability eod-mask-loss exit-duration-in-mins exit-interval
         exit-on-missing-checkpoint exit-signal-handler fim-data fim-rate fim-spm-rate finetune force-reinstall
         high-priority-stream-groups legacy-tokenizer load mask-prob merge-file mock-data no-cache-dir
         no-ckpt-fully-parallel-save no-create-attention-mask-in-dataloader no-load-optim no-load-rng no-mmap-bin-files
@@ -132,6 +132,7 @@ IRRELEVANT: dict[str, str] = {
 }
 
 REFUSED: dict[str, str] = {
+    "enable-hbmfault-repair": "copies kept for repairs of a device's memory are not modelled",
     "tp-2d": "two-dimensional tensor parallelism is not modelled",
     "tp-x": "two-dimensional tensor parallelism is not modelled",
     "tp-y": "two-dimensional tensor parallelism is not modelled",
@@ -189,6 +190,8 @@ REFUSED: dict[str, str] = {
     "use-fused-lightning-indexer-loss": "sparse attention with an indexer is not modelled",
     "no-use-sparse-c8-indexer": "sparse attention with an indexer is not modelled",
     "enable-mla-absorb": "latent attention with absorbed up-projections is not modelled",
+    "recompute-mtp-layer": "recomputation of the prediction layers alone is not modelled",
+    "recompute-mtp-norm": "recomputation of the prediction layers alone is not modelled",
     "enable-mla-scale-q-lora": "LongCat's shortcut layers are not modelled",
     "enable-mla-scale-kv-lora": "LongCat's shortcut layers are not modelled",
     "num-zero-experts": "experts without weights are not modelled",

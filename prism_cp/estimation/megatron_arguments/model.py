@@ -26,7 +26,7 @@ HYBRID_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 def model_from_arguments(arguments: Arguments, name: str) -> tuple[Model, int]:
     """The network that the arguments describe, and what its vocabulary is padded to a multiple of (times tp)."""
-    entries, multiple = vocabulary(arguments, "GPT2BPETokenizer")
+    entries, multiple = vocabulary(arguments, "GPT2BPETokenizer", name)
     kinds, order = _hybrid(arguments) if _is_hybrid(arguments) else _decoder(arguments)
     kept = [kind for index, kind in enumerate(order) if index not in removed_layers(arguments)]
     used = tuple(kind for kind in kinds if kind.name in kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
@@ -10,6 +11,7 @@ from prism_cp.inputs.cluster import Device
 from prism_cp.inputs.job import Profile
 from prism_cp.inputs.parts import build_profile
 
+NEWEST = (10**6,)
 DTYPE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 MIB = 2**20
 HOPPER = ("h100", "h200", "h800", "h20", "gh200")
@@ -23,19 +25,26 @@ ENGINE_BYTES, OLDER_ENGINE_BYTES = 32 * MIB, 4 * MIB
 GROUPED_GEMM_STREAMS = 4
 
 
-def profile_from_arguments(arguments: Arguments, framework: str, device: Device) -> Profile:
+def profile_from_arguments(arguments: Arguments, framework: str, device: Device, release: str = "") -> Profile:
     """The catalogue's profile of the framework with what the arguments change.
 
     Parameters
     ----------
     framework
         ``megatron`` or ``mindspeed``.
+    release
+        Of the framework; empty: the newest.
     """
     raw = catalog_entry("profiles", framework)
     changes = _common(arguments)
-    changes |= _mindspeed(arguments) if framework == "mindspeed" else _megatron(arguments, device)
+    changes |= _mindspeed(arguments, release) if framework == "mindspeed" else _megatron(arguments, device)
     source = {**raw["source"], **dict.fromkeys(changes, "the run's arguments")}
     return build_profile({**raw, **changes, "source": source})
+
+
+def release_number(release: str) -> tuple[int, ...]:
+    """First two numbers of a release; larger than any when it is empty, the newest."""
+    return tuple(int(part) for part in re.findall(r"\d+", release)[:2]) or NEWEST
 
 
 def _common(arguments: Arguments) -> dict[str, Any]:
@@ -106,10 +115,13 @@ def _megatron(arguments: Arguments, device: Device) -> dict[str, Any]:
     engine = OLDER_ENGINE_BYTES if ampere else ENGINE_BYTES
     grouped = arguments.has("moe-grouped-gemm") and not local
     # cuDNN's attention writes the layout that follows. It is not the choice on Ampere, and elsewhere than on Hopper it
-    # has no deterministic backward pass: there the flash-attn package runs, whose output is copied.
-    copies = backend == "flash" or ampere or (deterministic and not hopper)
+    # has no deterministic backward pass with dropout: there the flash-attn package runs, whose output is copied.
+    dropout = arguments.number("attention-dropout", 0.1) > 0
+    copies = backend == "flash" or ampere or (deterministic and dropout and not hopper)
+    # The overlapped exchange of two micro-batches computes on one more stream, with workspaces of its own.
+    threads = CUBLAS_THREADS * (2 if arguments.has("overlap-moe-expert-parallel-comm") else 1)
     return {
-        "workspace_bytes": CUBLAS_THREADS * cublas + (0 if local else engine),
+        "workspace_bytes": threads * cublas + (0 if local and not arguments.has("num-experts") else engine),
         "grouped_gemm_workspace_bytes": GROUPED_GEMM_STREAMS * engine if grouped else 0,
         "dummy_weight_gradients": not arguments.has("no-gradient-accumulation-fusion"),
         "transformer_engine": not local,
@@ -119,10 +131,14 @@ def _megatron(arguments: Arguments, device: Device) -> dict[str, Any]:
     }
 
 
-def _mindspeed(arguments: Arguments) -> dict[str, Any]:
+def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
+    """Releases up to 2.1 subtract the maximum of the logits out of place; up to 2.3 Adam makes a whole temporary."""
+    number = release_number(release)
     return {
         "flash_attention": arguments.has("use-flash-attn"),
         "rope_saves_input": arguments.has("use-fused-rotary-pos-emb"),
         "transformer_engine": False,
-        **_cross_entropy(arguments, 6),
+        "optimizer_step_copies_parameter": number <= (2, 3),
+        "experts_in_one_tensor": arguments.has("moe-grouped-gemm"),
+        **_cross_entropy(arguments, 10 if number <= (2, 1) else 6),
     }

@@ -14,6 +14,9 @@ from prism_cp.validation.sources import (
     generic,
     korthikanti,
     llm_foundry,
+    megatron_bridge_studies,
+    megatron_lm_golden,
+    mindspeed_llm_npu_ci,
     nvidia_dgxc,
     nvidia_megatron_bridge,
     primus,
@@ -34,6 +37,9 @@ class Source(Protocol):
 
 # In order: the first module whose `recognises` accepts the row describes it; `generic` accepts every row.
 SOURCES: tuple[Source, ...] = (
+    megatron_lm_golden,
+    mindspeed_llm_npu_ci,
+    megatron_bridge_studies,
     nvidia_dgxc,
     nvidia_megatron_bridge,
     simumax,
