@@ -8,6 +8,7 @@ largest transient of the stages that are live, shared buffers, and the optimizer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +20,8 @@ from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, Ch
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.pipeline import live_vectors
-from prism_cp.pipeline.program import get_program
+from prism_cp.pipeline.program import Program, get_program
+from prism_cp.pipeline.schedules.base import OpType
 from prism_cp.stage_problem import StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
@@ -95,7 +97,7 @@ class ItemMaker:
         self._choices: dict[tuple[int, ...], Choices] = {}
         self._live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
-        self.executed = np.count_nonzero(program.index[0] >= 0, axis=1).astype(np.int64)
+        self.executed = least_executed(program)
         self._sorted: dict[tuple[tuple[int, ...], int], Points] = {}
 
     def points(self, piece: int, composition: int) -> Points:
@@ -292,6 +294,22 @@ class ItemMaker:
                 elif buffer.kinds:
                     total[:, r] += buffer.memory * held[:, r, sorted(buffer.kinds)].any(axis=1)
         return total
+
+
+def least_executed(program: Program) -> Int64:
+    """Per virtual stage, micro-batches whose whole times its rank spends at least on it.
+
+    An overlapped pair lasts no less than half of both ops together, and than the overlap factor times that.
+    """
+    executed = np.count_nonzero(program.index[0] >= 0, axis=1)
+    hidden = 1 - max(program.schedule.overlap_factor, Fraction(1, 2))
+    overlapped = [
+        np.bincount(program.virtual_stage[program.op_type == kind], minlength=program.num_stages)
+        for kind in (OpType.OVERLAPPED_FORWARD, OpType.OVERLAPPED_BACKWARD)
+    ]
+    saved = -(-np.maximum(*overlapped) * hidden.numerator // hidden.denominator)
+    left: Int64 = (executed - saved).astype(np.int64)
+    return left
 
 
 def _stack(

@@ -52,6 +52,7 @@ class Profile(FrozenModel):
     fused_pointwise: bool = True  # False: an eager framework, one kernel an operation
     fused_optimizer: bool = True  # False: Adam as one kernel for each of its operations
     accumulation_bytes: Annotated[int, Field(ge=0)] = 0  # per parameter and micro-batch, where not part of the product
+    checkpoint_early_stop: bool = False  # full recomputation stops at the last tensor that the backward needs
     prefetch_backward: bool = True  # ZeRO-3: parameters of the next layer are gathered during a layer's backward
     split_pipeline_transfers: bool = False  # transfers are split over tensor-parallel ranks, gathered on arrival
     host_launch_floor_s: Annotated[float, Field(ge=0)]  # per dense layer and direction; four times that for MoE layers
@@ -71,6 +72,9 @@ class Job(FrozenModel):
     expert_load: Annotated[float, Field(ge=1)] = 1.0  # tokens of the busiest rank's experts over the mean
     capacity_factor: PositiveFloat | None = None  # pad-to-capacity; None: dropless
     vocab_padding: PositiveInt = 128  # vocabulary is padded to a multiple of this times tp
+    # A forward and a backward that DualPipe and DualPipeV run as one pair take this share of the sum of both, and never
+    # less than the longer of them; 1: overlapping hides nothing.
+    overlap_factor: Annotated[float, Field(ge=0, le=1)] = 1.0
     dropout: bool = False
     attention_dropout: bool | None = None  # on attention probabilities; None: as `dropout`
     source: str = ""
