@@ -15,6 +15,7 @@ from prism_cp.estimation.checkpoint_chunks import live_terms
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.flat_buffer import largest_piece
 from prism_cp.formulas.evaluate import exact_function
+from prism_cp.formulas.memory import copies_gradients
 from prism_cp.formulas.overheads import num_communicators
 from prism_cp.formulas.saved import context
 from prism_cp.integer_tables import LAYOUT_SYMBOLS, symbol_values
@@ -98,9 +99,8 @@ def _rank_estimate(
     optimizer = whole * (1 - Fraction(str(configuration.optimizer_offload_fraction)))
     moments = optimizer * Fraction(profile.optimizer_moment_bytes, profile.optimizer_state_bytes)
     # 16-bit gradients also exist in fp32 from the optimizer step to the next backward pass.
-    copies = profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16
     parameters = whole / profile.optimizer_state_bytes  # of the rank's share
-    gradient_copy = 4 * parameters if copies else Fraction(0)
+    gradient_copy = 4 * parameters if copies_gradients(profile) else Fraction(0)
     common = {
         "weights": weights,
         "gradients": gradients,

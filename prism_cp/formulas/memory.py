@@ -99,6 +99,12 @@ def _second_moments(weights: Sequence[Weight], profile: Profile) -> Expr:
     return 4 * (dense * _share(zero_1, ranks[0]) + expert * _share(zero_1, ranks[1]))
 
 
+def copies_gradients(profile: Profile) -> bool:
+    """Whether 16-bit gradients also exist in fp32 from the optimizer step on, beside the optimizer states."""
+    counted = profile.optimizer_state_bytes >= 16  # the states include that copy
+    return profile.gradient_bytes < 4 and not counted and not profile.precision_aware_optimizer
+
+
 def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExpressions:
     """Weights, accumulated gradients and optimizer states of a list of weights on a device.
 
@@ -121,7 +127,7 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
             gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)
             sharded += count * _share(zero_1, ranks / profile.optimizer_instances)
     step = Min(Integer(profile.optimizer_step_bytes), 4 * sharded, evaluate=False)
-    if profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16:
+    if copies_gradients(profile):
         step += 4 * sharded
     optimizer_bytes = profile.optimizer_state_bytes * sharded + _second_moments(weights, profile)
     return StateExpressions(weight_bytes, gradient_bytes, optimizer_bytes, step)

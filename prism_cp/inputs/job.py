@@ -35,6 +35,7 @@ class Profile(FrozenModel):
     optimizer_state_bytes: PositiveInt  # master weight and moments per parameter
     optimizer_moment_bytes: PositiveInt = 8  # of these, the moments: they come with the first optimizer step
     optimizer: Literal["adam", "muon"] = "adam"  # muon: its state bytes are those of matrices, others keep 4 more
+    precision_aware_optimizer: bool = False  # it reads 16-bit gradients as they are, without a copy in fp32
     optimizer_instances: PositiveInt = 1  # ZeRO shards over one of so many parts of the data-parallel ranks
     transformer_engine: bool = True  # False: Megatron's own linear layers, which keep one buffer of gathered inputs
     # time

@@ -83,9 +83,10 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         second = DTYPE_BYTES[arguments.one_of("exp-avg-sq-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
     if arguments.has("reuse-fp32-param"):
         master -= 2  # the upper half of the master weights is the 16-bit weights' storage
-    if kind == "muon" or kind == "dist_muon":
-        return {"optimizer": "muon", "optimizer_state_bytes": master + first, "optimizer_moment_bytes": first}
-    return {"optimizer_state_bytes": master + first + second, "optimizer_moment_bytes": first + second}
+    aware = {"precision_aware_optimizer": arguments.has("use-precision-aware-optimizer")}
+    if kind != "adam":
+        return {"optimizer": "muon", "optimizer_state_bytes": master + first, "optimizer_moment_bytes": first, **aware}
+    return {"optimizer_state_bytes": master + first + second, "optimizer_moment_bytes": first + second, **aware}
 
 
 def _dispatcher(arguments: Arguments) -> dict[str, Any]:

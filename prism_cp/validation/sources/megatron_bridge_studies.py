@@ -17,12 +17,20 @@ def recognises(row: Row) -> bool:
 
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
-    """A performance recipe: distributed optimizer, sequence parallelism, experts not split by tensor parallelism."""
+    """The pre-training recipe of the model (src/megatron/bridge/recipes/moonlight): distributed precision-aware optimizer
+    with 16-bit gradients and moments, sequence parallelism, experts not split by tensor parallelism."""
+    optimizer = {
+        "gradient_bytes": 2,
+        "optimizer_state_bytes": 8,
+        "optimizer_moment_bytes": 4,
+        "precision_aware_optimizer": True,
+        "tp_overlap": False,
+    }
     return build(
         row,
         model=catalog_model(model_name(row.text("model"))),
         family=cluster_family(row.text("system")),
-        profile=catalog_profile("megatron-bridge"),
+        profile=catalog_profile("megatron-bridge").model_copy(update=optimizer),
         precision="bf16",
         sp=row.size("tp") > 1,
         zero=zero_stage(row.text("zero"), 1),
