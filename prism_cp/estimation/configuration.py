@@ -92,7 +92,7 @@ def configure(
     texts = [recompute] * len(chain) if isinstance(recompute, str) else list(recompute)
     if len(texts) != len(chain):
         raise InstanceError("recompute", f"{len(texts)} strategies for {len(chain)} layers", "one per layer")
-    instance = _with_strategies(instance, texts)
+    instance = with_strategies(instance, texts)
     kinds = instance.model.chain_kinds
     names = {kind: [strategy.name for strategy in strategies_for(kind, instance)] for kind in kinds}
     chosen = [chosen_strategy(text, kind, instance).name for text, kind in zip(texts, chain, strict=True)]
@@ -112,7 +112,7 @@ def configure(
     )
 
 
-def _with_strategies(instance: Instance, texts: Sequence[str]) -> Instance:
+def with_strategies(instance: Instance, texts: Sequence[str]) -> Instance:
     """The instance with exactly these strategies open; the profile allows what the run does."""
     named = {module for text in texts if text not in ("none", "full") for module in text.split("+")}
     known = instance.profile.recompute_modules

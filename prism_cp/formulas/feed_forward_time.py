@@ -27,8 +27,14 @@ def feed_forward_parts(feed_forward: FeedForward, builder: PartBuilder) -> list[
 def _dense_parts(feed_forward: DenseFeedForward, builder: PartBuilder) -> list[Part]:
     fc1, fc2 = (builder.linear(linear) for linear in feed_forward_linears(feed_forward, builder.model.hidden_size))
     width = Integer(feed_forward.intermediate_size) / s.tp
-    times = fc1.times + fc2.times + builder.activation(builder.tokens, width, feed_forward.gated)
-    return [Part(times + builder.tensor_parallel_exchange(fc1, fc2), DENSE), Part(builder.residual())]
+    times = fc1.times + builder.activation(builder.tokens, width, feed_forward.gated)
+    if feed_forward.bias:
+        times += builder.eager_gradients(width * (2 if feed_forward.gated else 1) + builder.model.hidden_size)
+    return [
+        Part(times + builder.tensor_parallel_exchange(fc1, fc2), DENSE),
+        Part(fc2.times, DENSE, final=True),
+        Part(builder.residual(), final=True),
+    ]
 
 
 def expert_load(builder: PartBuilder) -> Expr:

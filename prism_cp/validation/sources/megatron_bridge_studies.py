@@ -17,8 +17,11 @@ def recognises(row: Row) -> bool:
 
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
-    """The pre-training recipe of the model (src/megatron/bridge/recipes/moonlight): distributed precision-aware optimizer
-    with 16-bit gradients and moments, sequence parallelism, experts not split by tensor parallelism."""
+    """The model's pre-training recipe (src/megatron/bridge/recipes/moonlight).
+
+    A distributed precision-aware optimizer with 16-bit gradients and moments, sequence parallelism, experts that tensor
+    parallelism does not split.
+    """
     optimizer = {
         "gradient_bytes": 2,
         "optimizer_state_bytes": 8,
