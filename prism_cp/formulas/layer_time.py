@@ -125,9 +125,12 @@ class TimeExpressions:
             {index: program.value(getattr(part.times, field)).name for index, part in enumerate(parts)}
             for field in ("forward", "input_grad", "weight_grad")
         )
+        early = profile.checkpoint_early_stop
         again = tuple(
             tuple(
-                forward[index] for index, part in enumerate(parts) if strategy.full or part.modules & strategy.modules
+                forward[index]
+                for index, part in enumerate(parts)
+                if (strategy.full and not (early and part.final)) or part.modules & strategy.modules
             )
             for strategy in strategies
         )

@@ -31,45 +31,44 @@ def gemm_template(name: str, device: Device, peak_flops: Expr, efficiency: Expr,
     """Time of `groups` equal matrix products m x k x n launched as one kernel, moving `bytes`.
 
     Roofline of the tensor-core rate and the HBM rate. The achieved rate falls with what tiles of 128 x 256 leave empty,
-    with the square root of the occupancy of the last wave of tiles over the cores, and with a ramp in k. Fitted on
+    with the square root of the occupancy of the last wave of tiles over the cores, and with a ramp in k: the epilogue,
+    which moves `written` bytes for every element of the result where the ramp is that of two bytes. Fitted on
     SimuMax's measured GEMM efficiency tables (MooreThreads/SimuMax ``configs/system``) and published step times.
     """
-    m, k, n, groups, bytes_ = arguments = _symbols("m k n groups bytes")
+    m, k, n, groups, written, bytes_ = arguments = _symbols("m k n groups written bytes")
     rows, columns = ceiling(m / _TILE_ROWS), ceiling(n / _TILE_COLUMNS)
     waves = groups * rows * columns / device.num_cores
-    padded = 2 * groups * rows * _TILE_ROWS * columns * _TILE_COLUMNS * (k + ramp)
+    padded = 2 * groups * rows * _TILE_ROWS * columns * _TILE_COLUMNS * (k + ramp * written / 2)
     compute = padded / (peak_flops * efficiency) * sqrt(ceiling(waves) / waves)
     return Template(name, arguments, (kernel_time(device, compute, bytes_),))
 
 
-def attention_efficiency(instance: Instance) -> float:
-    """Share of the peak that the forward of the profile's attention kernel reaches.
+def attention_rate(instance: Instance, peak_flops: Expr, head_dims: int) -> Expr:
+    """FLOP/s of the forward of the profile's fused attention kernel over long sequences.
+
+    `head_dims` is the sum of the query-key and value head dimensions: below 256 the vendor's kernel slows with its
+    square root, Triton's does not.
 
     Raises
     ------
     InstanceError
-        The device file does not state it for that kernel.
+        The device file does not state an efficiency for that kernel.
     """
     device, kernel = instance.cluster.device, instance.profile.attention_kernel
     if kernel == "native":
-        return device.attention_efficiency
+        return peak_flops * rational(device.attention_efficiency) * sqrt(Min(1, Rational(head_dims, 256)))
     if device.triton_attention_efficiency is None:
-        raise InstanceError(
-            "profile.attention_kernel", f"{kernel}, but {device.name} has no efficiency for it", "native"
-        )
-    return device.triton_attention_efficiency
+        problem = f"{kernel}, but {device.name} has no efficiency for it"
+        raise InstanceError("profile.attention_kernel", problem, "native")
+    return peak_flops * rational(device.triton_attention_efficiency)
 
 
-def attention_template(
-    name: str, device: Device, peak_flops: Expr, efficiency: float, head_dims: int, backward: bool
-) -> Template:
+def attention_template(name: str, device: Device, rate: Expr, backward: bool) -> Template:
     """Time of one fused attention kernel of `flops` over blocks of `block` tokens, moving `bytes`.
 
-    `head_dims` is the sum of the query-key and value head dimensions: below 256 the kernel slows with its square root.
-    Backward runs at four fifths of the forward's rate. Fitted as `gemm_template`.
+    Backward runs at four fifths of the forward's `rate`. Fitted as `gemm_template`.
     """
     flops, block, bytes_ = arguments = _symbols("flops block bytes")
-    rate = peak_flops * rational(efficiency) * sqrt(Min(1, Rational(head_dims, 256)))
     if backward:
         rate *= _ATTENTION_BACKWARD_SHARE
     compute = flops * (block + _ATTENTION_RAMP) / (block * rate)

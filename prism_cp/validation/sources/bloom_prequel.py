@@ -27,13 +27,15 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
     precision = "bf16"
     pp = row.size("pp")
     model = _model(row)
+    family = cluster_family(row.text("system"))
     return build(
         row,
         model=model,
-        family=cluster_family(row.text("system")),
+        family="a100-omnipath" if family == "a100" else family,
         profile=catalog_profile("megatron-deepspeed"),
         precision=precision,
         sp=False,
+        gbs=_gbs(row),
         vpp=1 if not row.text("vpp") else virtual_stages(row),
         zero=zero_stage(row.text("zero"), 1),
         recompute=recomputation(row.text("recompute")),
@@ -69,6 +71,12 @@ def _model(row: Row) -> Model:
         num_learned_positions=2048,
         source="stated by the measurement",
     )
+
+
+def _gbs(row: Row) -> int:
+    """Sequences per step: the table's own line counts before the column, which holds the section's."""
+    match = re.search(r"GBS=(\d+)", row.text("note"))
+    return int(match[1]) if match else row.integer("gbs") or _DEFAULT_GBS
 
 
 def _heads_in_note(row: Row) -> int | None:

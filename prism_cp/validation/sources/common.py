@@ -69,12 +69,12 @@ def data_parallel_size(row: Row) -> int:
     return devices // model_parallel
 
 
-def num_microbatches(row: Row, dp: int, mbs: int) -> int:
+def num_microbatches(row: Row, dp: int, mbs: int, gbs: int | None = None) -> int:
     """Micro-batches of one pipeline and step.
 
     A batch size that was derived from printed rates is rounded to the nearest whole number of micro-batches.
     """
-    gbs = row.required("gbs")
+    gbs = gbs if gbs is not None else row.required("gbs")
     count = gbs / (mbs * dp)
     if count == int(count):
         return int(count)
@@ -169,6 +169,7 @@ def build(
     profile: Profile,
     precision: str,
     seq_len: int | None = None,
+    gbs: int | None = None,
     sp: bool | None = None,
     vpp: int | None = None,
     dp: int | None = None,
@@ -185,6 +186,8 @@ def build(
     ----------
     family
         Cluster family of the catalogue.
+    gbs
+        Sequences per step; None: as published.
     sp
         Sequence parallelism; None: wherever there is tensor parallelism.
     job
@@ -192,7 +195,7 @@ def build(
     """
     tp, pp, mbs = row.size("tp"), row.size("pp"), row.required("mbs")
     dp = dp if dp is not None else data_parallel_size(row)
-    count = num_microbatches(row, dp, mbs)
+    count = num_microbatches(row, dp, mbs, gbs)
     vpp = vpp if vpp is not None else virtual_stages(row)
     layout = Layout(
         tp=tp,

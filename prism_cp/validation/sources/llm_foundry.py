@@ -24,13 +24,16 @@ def recognises(row: Row) -> bool:
 
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
-    """Parameters stay sharded; gradients accumulate unsharded over micro-batches."""
+    """Tables of the earlier release (mixed precision PURE) were made before checkpoints of PyTorch stopped early."""
+    profile = catalog_profile("llm-foundry")
+    if row.note.get("mode") == "PURE":
+        profile = profile.model_copy(update={"checkpoint_early_stop": False})
     model = catalog_model(model_name(row.text("model")))
     return build(
         row,
         model=model.model_copy(update={"num_learned_positions": row.required("seq")}),
         family=cluster_family(row.text("system")),
-        profile=catalog_profile("llm-foundry"),
+        profile=profile,
         precision=precision_of(row.text("precision")),
         sp=False,
         vpp=1,
