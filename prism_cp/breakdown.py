@@ -9,17 +9,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numpy as np
+
 from prism_cp.formulas.tables import LayerCosts, LayoutCosts
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
 from prism_cp.integer_tables import CostModel, build_stage_problem
-from prism_cp.pipeline import live_vectors
+from prism_cp.pipeline import OpType, get_schedule, live_vectors
 from prism_cp.plan import MemoryGib, RankPlan, RankTime, StageLayers, VirtualStagePlan
 from prism_cp.stage_problem import (
     Assignment,
     RankMemory,
     StageProblem,
     StageTimes,
+    live_counts,
     rank_memories,
     stage_times,
 )
@@ -81,18 +84,31 @@ def rank_plans(
     times = stage_times(problem, assignment)
     vectors = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
     fullest = fullest_rows(rank_memories(problem, assignment, vectors))
-    return tuple(
-        RankPlan(
-            rank=rank,
-            head=times.head[rank],
-            tail=times.tail[rank],
-            memory_gib=_memory_gib(tables, assignment, row, memory_unit_bytes),
-            memory_phase="forward-backward" if row.live else "optimizer-step",
-            live_microbatches=row.live,
-            time_s=_rank_time(problem, assignment, times, rank, pipeline_time, time_unit_s),
+    plans = []
+    for rank, row in enumerate(fullest):
+        alive, deferred = _alive(row, sum(stage.rank == rank for stage in problem.virtual_stages))
+        plans.append(
+            RankPlan(
+                rank=rank,
+                head=times.head[rank],
+                tail=times.tail[rank],
+                memory_gib=_memory_gib(tables, assignment, row, memory_unit_bytes),
+                memory_phase="forward-backward" if row.live else "optimizer-step",
+                live_microbatches=alive,
+                deferred_microbatches=deferred,
+                time_s=_rank_time(problem, assignment, times, rank, pipeline_time, time_unit_s),
+            )
         )
-        for rank, row in enumerate(fullest)
-    )
+    return tuple(plans)
+
+
+def _alive(row: RankMemory, num_stages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """All live micro-batches per virtual stage, and the deferred ones among them (none where backwards are whole)."""
+    if not row.live:
+        return (), ()
+    whole, deferred = live_counts(row.live, num_stages)
+    alive = tuple(n + d for n, d in zip(whole, deferred, strict=True))
+    return alive, deferred if len(row.live) > num_stages else ()
 
 
 def fullest_rows(rows: Sequence[RankMemory]) -> list[RankMemory]:
@@ -188,6 +204,7 @@ def _rank_time(
     microbatches = problem.num_microbatches * problem.num_pieces // len(problem.virtual_stages)
     forward = microbatches * sum(times.forward[index] for index in indices)
     backward = microbatches * sum(times.input_grad[index] + times.weight_grad[index] for index in indices)
+    overlap = _overlap(problem, times, rank)
     again = [recomputation(problem, assignment, index) for index in indices]
     known = [amount for amount in again if amount is not None]
     return RankTime(
@@ -196,8 +213,26 @@ def _rank_time(
         recomputation=microbatches * sum(known) * unit_s if len(known) == len(again) else None,
         head=times.head[rank] * unit_s,
         tail=times.tail[rank] * unit_s,
-        bubble=(pipeline_time - forward - backward - times.head[rank] - times.tail[rank]) * unit_s,
+        overlap=overlap * unit_s,
+        bubble=(pipeline_time - forward - backward + overlap - times.head[rank] - times.tail[rank]) * unit_s,
     )
+
+
+def _overlap(problem: StageProblem, times: StageTimes, rank: int) -> int:
+    """Time units that a rank saves because forwards and backwards overlap."""
+    schedule = get_schedule(problem.schedule)
+    if schedule.overlap_factor == 1:
+        return 0
+    order = schedule.orders(problem.pp, problem.vpp, problem.num_microbatches)[rank]
+    opens = order[:, 0] == OpType.OVERLAPPED_FORWARD
+    pairs, counts = np.unique(np.stack((order[opens, 1], order[1:, 1][opens[:-1]])), axis=1, return_counts=True)
+    saved = Fraction(0)
+    for first, second, count in zip(*pairs.tolist(), counts.tolist(), strict=True):
+        forward, backward = times.forward[first], times.input_grad[second] + times.weight_grad[second]
+        both = forward + backward
+        saved += count * (both - max(forward, backward, schedule.overlap_factor * both))
+    assert saved.denominator == 1, "op times are multiples of the overlap factor's denominator"
+    return int(saved)
 
 
 def recomputation(problem: StageProblem, assignment: Assignment, virtual_stage: int) -> int | None:

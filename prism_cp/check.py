@@ -183,20 +183,29 @@ def memory_faults(problem: StageProblem, assignment: Assignment) -> list[str]:
 
 
 def replayed_live_vectors(problem: StageProblem) -> list[list[tuple[int, ...]]]:
-    """Every combination of live micro-batches that each rank's op order passes through, dominated ones included."""
+    """Every combination of live micro-batches that each rank's op order passes through, dominated ones included.
+
+    Counts as in `live_counts`.
+    """
     schedule = get_schedule(problem.schedule)
     orders = schedule.orders(problem.pp, problem.vpp, problem.num_microbatches)
     vectors = []
     for rank, order in enumerate(orders):
         held = [index for index, stage in enumerate(problem.virtual_stages) if stage.rank == rank]
         position = {index: column for column, index in enumerate(held)}
-        live, seen = [0] * len(held), set()
+        live, deferred, seen = [0] * len(held), [0] * len(held), set()
         for op_type, stage, _ in order.tolist():
-            if op_type == OpType.FORWARD:
+            if op_type in (OpType.FORWARD, OpType.OVERLAPPED_FORWARD):
                 live[position[stage]] += 1
-                seen.add(tuple(live))
-            elif op_type in (OpType.BACKWARD, OpType.WEIGHT_GRAD):
+            elif op_type == OpType.INPUT_GRAD:
                 live[position[stage]] -= 1
+                deferred[position[stage]] += 1
+            # While an op runs nothing it frees is free yet.
+            seen.add((*live, *deferred) if schedule.splits_backward else tuple(live))
+            if op_type in (OpType.BACKWARD, OpType.OVERLAPPED_BACKWARD):
+                live[position[stage]] -= 1
+            elif op_type == OpType.WEIGHT_GRAD:
+                deferred[position[stage]] -= 1
         vectors.append(sorted(seen, reverse=True))
     return vectors
 

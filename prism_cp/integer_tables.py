@@ -1,6 +1,7 @@
 """From formulas to one layout's integer stage problem; the only place where anything is rounded.
 
-The rule: a table entry is the exact rational value of its expression divided by the unit, rounded up once. Time that
+The rule: a table entry is the exact rational value of its expression divided by the unit, rounded up once; where a
+schedule overlaps pairs, op times are rounded up to multiples of its overlap factor's denominator. Time that
 gradient reduction can hide is rounded down, because it is subtracted. Bounds over many layouts use the same expressions
 in floating point, unrounded.
 """
@@ -25,6 +26,7 @@ from prism_cp.formulas.time_results import LayerTimes, LayoutTimes
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import CP_COMM, Layout
 from prism_cp.pipeline import get_schedule
+from prism_cp.pipeline_schedule import pipeline_schedule
 from prism_cp.stage_problem import (
     EndCosts,
     KindCosts,
@@ -127,17 +129,23 @@ class CostModel:
 
 def _part_expressions(part: PartMemory) -> list[Any]:
     """The expressions of one part in the order `_layer_costs` reads them."""
-    state = [part.weight_bytes, part.gradient_bytes, part.optimizer_bytes, part.optimizer_step_bytes]
+    state = [
+        part.deferred_bytes,
+        part.weight_bytes,
+        part.gradient_bytes,
+        part.optimizer_bytes,
+        part.optimizer_step_bytes,
+    ]
     return [*part.activation_bytes, *part.transient_bytes, *state]
 
 
 def _layer_costs(part: PartMemory, times: LayerTimes[Any], numbers: Any) -> LayerCosts[Any]:
     activation = [next(numbers) for _ in part.activation_bytes]
     transient = [next(numbers) for _ in part.transient_bytes]
-    weights, gradients, optimizer, step = (next(numbers) for _ in range(4))
+    deferred, weights, gradients, optimizer, step = (next(numbers) for _ in range(5))
     return LayerCosts(
-        times.forward_s, times.input_grad_s, times.weight_grad_s, activation, transient, weights, gradients, optimizer,
-        step, times.optimizer_s, times.param_gather_s, times.grad_reduce_s,
+        times.forward_s, times.input_grad_s, times.weight_grad_s, activation, transient, deferred, weights,
+        gradients, optimizer, step, times.optimizer_s, times.param_gather_s, times.grad_reduce_s,
     )  # fmt: skip
 
 
@@ -150,9 +158,14 @@ class _Rounding:
     def __init__(self, instance: Instance) -> None:
         self.time_unit = Fraction(str(instance.time_unit_s))
         self.memory_unit = instance.memory_unit_bytes
+        self.time_multiple = 1  # of which op times are multiples, so that an overlapped pair's length is an integer
 
     def time(self, seconds: Any) -> int:
         return math.ceil(Fraction(seconds) / self.time_unit)
+
+    def op_time(self, seconds: Any) -> int:
+        """Of a forward, input gradient or weight gradient."""
+        return self.time_multiple * self.time(Fraction(seconds) / self.time_multiple)
 
     def time_down(self, seconds: Any) -> int:
         return math.floor(Fraction(seconds) / self.time_unit)
@@ -173,6 +186,9 @@ class _OptimisticRounding(_Rounding):
 
     def time(self, seconds: Any) -> int:
         return math.ceil(float(seconds) / self.seconds * (1 - FLOAT_ERROR))
+
+    def op_time(self, seconds: Any) -> int:
+        return self.time_multiple * self.time(float(seconds) / self.time_multiple)
 
     def time_down(self, seconds: Any) -> int:
         return math.floor(float(seconds) / self.seconds * (1 + FLOAT_ERROR))
@@ -222,7 +238,9 @@ def _assemble(
     instance: Instance, layout: Layout, model: CostModel, costs: LayoutCosts[Any], to: _Rounding
 ) -> StageProblem:
     """Tables of one layout, every entry rounded by `to`."""
-    schedule = get_schedule(layout.schedule)
+    chosen = pipeline_schedule(instance, layout.schedule)
+    schedule = get_schedule(chosen)
+    to.time_multiple = schedule.overlap_factor.denominator
     placed = schedule.virtual_stages(layout.pp, layout.vpp)
     pieces = schedule.num_pieces(layout.pp, layout.vpp)
     length = len(model.layers)
@@ -256,7 +274,7 @@ def _assemble(
         for size_bytes, kinds, first, last in costs.buffers
     )
     return StageProblem(
-        schedule=layout.schedule,
+        schedule=chosen,
         pp=layout.pp,
         vpp=layout.vpp,
         num_microbatches=layout.num_microbatches,
@@ -282,15 +300,15 @@ def _kind_costs(
         rows.append(
             StrategyCosts(
                 strategy.name,
-                to.time(costs.forward_s[q]),
-                to.time(input_grad),
-                to.time(weight_grad),
+                to.op_time(costs.forward_s[q]),
+                to.op_time(input_grad),
+                to.op_time(weight_grad),
                 to.time_down(hide_share * (input_grad + weight_grad)),
                 to.memory(costs.activation_bytes[q]),
                 to.memory(costs.transient_bytes[q]),
             )
         )
-    return KindCosts(name, *_state(costs, to), tuple(rows))
+    return KindCosts(name, *_state(costs, to), tuple(rows), to.memory(costs.deferred_bytes))
 
 
 def _state(costs: LayerCosts[Any], to: _Rounding) -> tuple[int, int, int, int]:
@@ -307,9 +325,9 @@ def _end_costs(costs: LayerCosts[Any], hide_share: Any, to: _Rounding) -> EndCos
     backward = costs.input_grad_s[0] + costs.weight_grad_s[0]
     static, optimizer_step, head, reduce = _state(costs, to)
     return EndCosts(
-        forward=to.time(costs.forward_s[0]),
-        input_grad=to.time(costs.input_grad_s[0]),
-        weight_grad=to.time(costs.weight_grad_s[0]),
+        forward=to.op_time(costs.forward_s[0]),
+        input_grad=to.op_time(costs.input_grad_s[0]),
+        weight_grad=to.op_time(costs.weight_grad_s[0]),
         hideable=to.time_down(hide_share * backward),
         activation=to.memory(costs.activation_bytes[0]),
         transient=to.memory(costs.transient_bytes[0]),
@@ -317,6 +335,7 @@ def _end_costs(costs: LayerCosts[Any], hide_share: Any, to: _Rounding) -> EndCos
         optimizer_step=optimizer_step,
         head=head,
         reduce=reduce,
+        deferred=to.memory(costs.deferred_bytes),
     )
 
 

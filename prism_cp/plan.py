@@ -99,7 +99,10 @@ class MemoryGib(FrozenModel):
 
 
 class RankTime(FrozenModel):
-    """Where a rank spends the pipeline's time, in seconds; all but `recomputation` add up to the pipeline time."""
+    """Where a rank spends the pipeline's time, in seconds.
+
+    All but `recomputation` and `overlap` add up to the pipeline time plus `overlap`.
+    """
 
     forward: Seconds
     backward: Seconds = Field(description="input and weight gradients, recomputation included")
@@ -108,6 +111,7 @@ class RankTime(FrozenModel):
     )
     head: Seconds = Field(description="optimizer step and exposed parameter gather, before the first forward")
     tail: Seconds = Field(description="gradient reduction that no backward hides")
+    overlap: Seconds = Field(description="time in which a forward and a backward run at once, counted in both")
     bubble: Seconds = Field(description="waiting")
 
 
@@ -121,6 +125,9 @@ class RankPlan(FrozenModel):
     memory_phase: Literal["forward-backward", "optimizer-step"] = Field(description="when memory is fullest")
     live_microbatches: tuple[Count, ...] = Field(
         description="micro-batches alive then, one entry per virtual stage of the rank; empty in the optimizer step"
+    )
+    deferred_microbatches: tuple[Count, ...] = Field(
+        description="of these, the ones between input gradient and weight gradient; empty where backwards are whole",
     )
     time_s: RankTime
 

@@ -30,7 +30,11 @@ class StrategyCosts:
 
 @dataclass(frozen=True, slots=True)
 class KindCosts:
-    """What one layer of a kind costs under every strategy, and what does not depend on the strategy."""
+    """What one layer of a kind costs under every strategy, and what does not depend on the strategy.
+
+    `deferred` is never less than any strategy's activation: while the input gradient of a micro-batch runs, the layers
+    it has not reached yet still hold their activations, so the entry covers every moment up to the weight gradient.
+    """
 
     kind: str
     static: int  # weights, gradients, optimizer states
@@ -38,11 +42,19 @@ class KindCosts:
     head: int  # time before the rank's first forward: optimizer update and exposed parameter gather
     reduce: int  # time of the gradient reduction, exposed or hidden
     strategies: tuple[StrategyCosts, ...]
+    deferred: int = 0  # memory per micro-batch from its input gradient to its weight gradient, where these are split
+
+    def __post_init__(self) -> None:
+        largest = max((strategy.activation for strategy in self.strategies), default=0)
+        object.__setattr__(self, "deferred", max(self.deferred, largest))
 
 
 @dataclass(frozen=True, slots=True)
 class EndCosts:
-    """What a virtual stage carries besides chain layers (embedding, output head and loss, nothing)."""
+    """What a virtual stage carries besides chain layers (embedding, output head and loss, nothing).
+
+    `deferred` as in `KindCosts`.
+    """
 
     forward: int = 0
     input_grad: int = 0
@@ -54,6 +66,10 @@ class EndCosts:
     optimizer_step: int = 0
     head: int = 0
     reduce: int = 0
+    deferred: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deferred", max(self.deferred, self.activation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +192,7 @@ class RankMemory:
     """Integer memory of one rank under one live vector (or during the optimizer step: `live` empty)."""
 
     rank: int
-    live: tuple[int, ...]  # live micro-batches per virtual stage of the rank, in forward order
+    live: tuple[int, ...]  # as in `live_counts`
     static: int
     activation: int
     transient: int
@@ -249,6 +265,20 @@ def stage_times(problem: StageProblem, assignment: Assignment) -> StageTimes:
     return StageTimes(tuple(forward), tuple(input_grad), tuple(weight_grad), tuple(head), tuple(tail), problem.p2p)
 
 
+def live_counts(live: Sequence[int], num_stages: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Both halves of a live vector, each with one count per virtual stage of the rank in forward order.
+
+    Returns
+    -------
+    (whole, deferred)
+        Micro-batches of which everything kept for the backward is held, and those from the start of a split backward's
+        input gradient to the end of its weight gradient. Vectors of schedules that never split a backward have no
+        second half.
+    """
+    assert len(live) in (num_stages, 2 * num_stages), f"{len(live)} counts for {num_stages} virtual stages"
+    return tuple(live[:num_stages]), tuple(live[num_stages:]) or (0,) * num_stages
+
+
 def rank_memories(
     problem: StageProblem, assignment: Assignment, live_vectors: Sequence[Sequence[Sequence[int]]]
 ) -> list[RankMemory]:
@@ -257,8 +287,7 @@ def rank_memories(
     Parameters
     ----------
     live_vectors
-        ``live_vectors[rank]``: the Pareto-maximal live vectors of the rank, each with one count per virtual stage
-        of the rank in forward order.
+        ``live_vectors[rank]``: the Pareto-maximal live vectors of the rank, each as in `live_counts`.
     """
     by_rank: list[list[int]] = [[] for _ in problem.ranks]
     for index, stage in enumerate(problem.virtual_stages):
@@ -269,6 +298,7 @@ def rank_memories(
         static = optimizer = 0
         activation: list[int] = []
         transient: list[int] = []
+        deferred: list[int] = []
         held: set[int] = set()
         for index in indices:
             stage = problem.virtual_stages[index]
@@ -276,10 +306,12 @@ def rank_memories(
             optimizer += stage.ends.optimizer_step
             activation.append(stage.ends.activation)
             transient.append(stage.ends.transient)
+            deferred.append(stage.ends.deferred)
             for kind, row in enumerate(assignment.counts[stage.piece]):
                 kind_costs = problem.tables[stage.table][kind]
                 static += sum(row) * kind_costs.static
                 optimizer += sum(row) * kind_costs.optimizer_step
+                deferred[-1] += sum(row) * kind_costs.deferred
                 if sum(row):
                     held.add(kind)
                 for n, strategy in zip(row, kind_costs.strategies, strict=True):
@@ -292,13 +324,14 @@ def rank_memories(
             if buffer.kinds & held or buffer.virtual_stages.intersection(indices)
         )
         for live in live_vectors[rank]:
+            whole, waiting = live_counts(live, len(indices))
             rows.append(
                 RankMemory(
                     rank,
                     tuple(live),
                     static,
-                    sum(n * a for n, a in zip(live, activation, strict=True)),
-                    max((t for n, t in zip(live, transient, strict=True) if n), default=0),
+                    sum(n * a + d * e for n, a, d, e in zip(whole, activation, waiting, deferred, strict=True)),
+                    max((t for n, d, t in zip(whole, waiting, transient, strict=True) if n + d), default=0),
                     buffers,
                     costs.fixed,
                     costs.capacity,

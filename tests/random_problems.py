@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 from prism_cp.pipeline import get_schedule
 from prism_cp.stage_problem import (
@@ -27,7 +29,9 @@ def random_stage_problem(
     max_microbatches: int = 6,
 ) -> StageProblem:
     """A random problem small enough to enumerate; about one in ten has no feasible plan."""
-    schedule = get_schedule(rng.choice(schedules))
+    chosen = rng.choice(schedules)
+    schedule = get_schedule(chosen)
+    unit = schedule.overlap_factor.denominator
     while True:
         pp = rng.randint(1, max_pp)
         vpp = 1 if schedule.name in ("gpipe", "1f1b", "zb-h1", "dualpipe") else 2
@@ -63,7 +67,7 @@ def random_stage_problem(
     per_rank = num_layers / max(1, pp)
     capacity = int(rng.uniform(0.6, 2.2) * (20 + per_rank * (8 + 7 * min(num_microbatches, pp + vpp))))
     return StageProblem(
-        schedule=schedule.name,
+        schedule=chosen,
         pp=pp,
         vpp=vpp,
         num_microbatches=num_microbatches,
@@ -73,14 +77,26 @@ def random_stage_problem(
         num_pieces=num_pieces,
         min_layers=least,
         max_layers=most,
-        tables=tables,
-        virtual_stages=stages,
+        tables=tuple(tuple(_coarse(kind, unit) for kind in table) for table in tables),
+        virtual_stages=tuple(replace(stage, ends=_times(stage.ends, unit)) for stage in stages),
         ranks=tuple(
             RankCosts(capacity + rng.randint(-4, 4), rng.randint(0, 6), rng.randint(0, 3), rng.randint(0, 4))
             for _ in range(pp)
         ),
         buffers=buffers,
     )
+
+
+def _times(costs: Any, unit: int) -> Any:
+    """Forward, input-gradient and weight-gradient times as multiples of `unit`."""
+    if unit == 1:
+        return costs
+    times = {name: unit * getattr(costs, name) for name in ("forward", "input_grad", "weight_grad")}
+    return replace(costs, **times)
+
+
+def _coarse(kind: KindCosts, unit: int) -> KindCosts:
+    return replace(kind, strategies=tuple(_times(strategy, unit) for strategy in kind.strategies))
 
 
 def _kind(rng: random.Random, kind: int, num_strategies: int) -> KindCosts:
@@ -102,17 +118,12 @@ def _kind(rng: random.Random, kind: int, num_strategies: int) -> KindCosts:
                 rng.choice((0, 2, 5, 9)),
             )
         )
-    return KindCosts(
-        f"kind{kind}",
-        rng.randint(1, 12),
-        rng.randint(0, 25),
-        rng.randint(0, 3),
-        rng.randint(0, 15),
-        tuple(strategies),
-    )
+    state = rng.randint(1, 12), rng.randint(0, 25), rng.randint(0, 3), rng.randint(0, 15)
+    return KindCosts(f"kind{kind}", *state, tuple(strategies), activation + state[0] - 6)
 
 
 def _ends(rng: random.Random, outer: bool) -> EndCosts:
     if not outer:
         return EndCosts()
-    return EndCosts(*(rng.randint(0, high) for high in (6, 9, 4, 5, 6, 9, 10, 10, 3, 8)))
+    costs = [rng.randint(0, high) for high in (6, 9, 4, 5, 6, 9, 10, 10, 3, 8)]
+    return EndCosts(*costs, deferred=costs[4] + costs[3] - 2)

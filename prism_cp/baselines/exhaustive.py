@@ -115,6 +115,7 @@ def exhaustive(problem: StageProblem, *, plan_limit: int = PLAN_LIMIT) -> Exhaus
             times.head,
             times.tail,
             times.p2p,
+            schedule.overlap_factor,
         )
         if best_time is None or time < best_time:
             assert not structure_errors(problem, assignment)

@@ -1,1 +1,1 @@
-"""Benchmark room: whole `prism-cp solve` processes, their wall time and peak memory, as tables and JSON."""
+"""Benchmark room: whole `prism-cp solve` processes and single stage problems, measured: tables and JSON."""

@@ -113,9 +113,7 @@ HEADER = ("layouts", "opened", "solved", "wall s", "cpu s", "peak GiB", "bound s
 
 def markdown(table: Table, title: str, first_column: str) -> str:
     """The table as Markdown, with the command that makes it again, machine and versions below."""
-    lines = [f"# {title}", "", *_grid((first_column, *HEADER), map(_cells, table.rows)), ""]
-    facts = machine()
-    memory = f", {facts['memory_gib']} GiB" if "memory_gib" in facts else ""
+    lines = [f"# {title}", "", *grid((first_column, *HEADER), map(_cells, table.rows)), ""]
     lines += [
         f"Made with `{table.command}`.",
         "Wall and processor time: whole process, interpreter start included, median of "
@@ -124,10 +122,19 @@ def markdown(table: Table, title: str, first_column: str) -> str:
         "Opened: layouts not ended by the bounds over all layouts; solved: those whose own optimum is known. "
         "Proved: bound and incumbent are equal integers, or every layout is proved infeasible.",
         "",
+        *origin_lines(),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def origin_lines() -> list[str]:
+    """Machine and versions, as the last lines of a table's file."""
+    facts = machine()
+    memory = f", {facts['memory_gib']} GiB" if "memory_gib" in facts else ""
+    return [
         f"Machine: {facts['processor']}, {facts['cores']} cores{memory}, {facts['system']}.",
         "Versions: " + ", ".join(f"{name} {text}" for name, text in versions().items()) + ".",
     ]
-    return "\n".join(lines) + "\n"
 
 
 def as_json(table: Table) -> str:
@@ -146,7 +153,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (row.name, *counts, f"{row.wall_s:.1f}", f"{row.cpu_s:.1f}", f"{row.peak_gib:.2f}", *times, verdict)
 
 
-def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Markdown rows; the first and the last column are text, the others numbers."""
     rule = "|---|" + "---:|" * (len(header) - 2) + "---|"
     return [f"| {' | '.join(header)} |", rule, *(f"| {' | '.join(cells)} |" for cells in rows)]

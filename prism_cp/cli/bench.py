@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from prism_cp.benchmark.tables import Table
 
 app = typer.Typer(
-    help="Measure whole `prism-cp solve` processes: wall time, peak memory, bound and incumbent.",
+    help="Measure whole `prism-cp solve` processes, or the engine on single stage problems: times, bound, incumbent.",
     epilog="Examples:\n\nprism-cp bench instances --repeats 3 --out results/instances.md\n\n"
-    "prism-cp bench instances --family moe --time-limit 60\n\nprism-cp bench growth --out results/growth.md",
+    "prism-cp bench instances --family moe --time-limit 60\n\nprism-cp bench growth --out results/growth.md\n\n"
+    "prism-cp bench stage-problems --filter vpp2 --second-proof 600",
     no_args_is_help=True,
 )
 RepeatsOption = Annotated[int, typer.Option("--repeats", help="Runs a row; the table has the median.")]
@@ -77,6 +78,48 @@ def growth(
 
     title = f"Growth of {GROWTH_MODEL[0]}"
     _bench("growth", title, "point", growth_points(), [], repeats, workers, time_limit, out, json, quiet)
+
+
+@app.command("stage-problems")
+def stage_problems(
+    time_limit: Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Wall time of a case.")] = 60.0,
+    parts: Annotated[
+        list[str] | None, typer.Option("--filter", help="Only cases with this in their name; repeatable.")
+    ] = None,
+    second_proof: Annotated[
+        float | None,
+        typer.Option(
+            "--second-proof",
+            metavar="SECONDS",
+            help="Also ask CP-SAT, for so long, for a faster plan than the optimum.",
+        ),
+    ] = None,
+    out: OutOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """The engine on single hard stage problems of every schedule, in this process."""
+    from prism_cp.benchmark.stage_problems import PROVED, cases_json, cases_markdown, chosen_cases, measure_cases
+
+    cases = chosen_cases(parts or ())
+    words = [f"--time-limit={time_limit:g}", *(f"--filter={part}" for part in parts or ())]
+    for name, limit in (("--time-limit", time_limit), ("--second-proof", second_proof)):
+        if limit is not None and not 0 < limit < float("inf"):
+            raise UsageError(f"{name}: {limit} (accepted: seconds, more than 0)")
+    if second_proof is not None:
+        words.append(f"--second-proof={second_proof:g}")
+    if out is not None:
+        _check_out(out)
+    with _terminable():
+        rows = measure_cases(cases, time_limit, second_proof, _speaker(quiet))
+    command = _command_text(["bench", "stage-problems", *words], out)
+    text, data = cases_markdown(rows, command, time_limit), cases_json(rows, command, time_limit, second_proof)
+    if out is not None:
+        write_whole(out, text)
+        write_whole(out.with_suffix(".json"), data)
+    typer.echo(data if json else text, nl=False)
+    proved = all(row.status in PROVED for row in rows)
+    raise typer.Exit(int(ExitCode.PROVED if proved else ExitCode.STOPPED_WITH_INCUMBENT))
 
 
 def _bench(

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from prism_cp.cli import bench, catalog, check, explain, front, plot, solve, trace
+from prism_cp.cli import bench, catalog, check, estimate, explain, front, plot, solve, trace, validate
 from prism_cp.errors import ExitCode, PrismError
 
 app = typer.Typer(
@@ -29,6 +29,8 @@ app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
 app.command("front", epilog=front.EXAMPLES)(front.front)
 app.command("plot", epilog=plot.EXAMPLES)(plot.plot)
 app.command("trace", epilog=trace.EXAMPLES)(trace.trace)
+app.command("estimate", epilog=estimate.EXAMPLES)(estimate.estimate)
+app.command("validate", epilog=validate.EXAMPLES)(validate.validate)
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(bench.app, name="bench")
 

@@ -133,11 +133,11 @@ def _largest_memory(problem: StageProblem) -> int:
     live = max((sum(vector) for vectors in live_vectors(problem) for vector in vectors), default=0)
     kinds = [kind for table in problem.tables for kind in table]
     layer = max(
-        kind.static + kind.optimizer_step + max(live * s.activation + s.transient for s in kind.strategies)
+        kind.static + kind.optimizer_step + live * kind.deferred + max(s.transient for s in kind.strategies)
         for kind in kinds
     )
     ends = sum(
-        stage.ends.static + stage.ends.optimizer_step + live * stage.ends.activation + stage.ends.transient
+        stage.ends.static + stage.ends.optimizer_step + live * stage.ends.deferred + stage.ends.transient
         for stage in problem.virtual_stages
     )
     copies = len(problem.virtual_stages)

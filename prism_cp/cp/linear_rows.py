@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from prism_cp.cp.exact import LiveVectors
-from prism_cp.pipeline import PathCut
+from prism_cp.pipeline import PathCut, get_schedule
 from prism_cp.pipeline.program import get_program
 from prism_cp.pipeline.schedules.base import FORWARDS, Op, OpType
-from prism_cp.stage_problem import Assignment, StageProblem
+from prism_cp.stage_problem import Assignment, StageProblem, live_counts
 
 Terms = dict[int, int]  # column -> coefficient
 
@@ -161,17 +161,18 @@ class LinearRows:
             self._row(f"memory_{rank}_optimizer", optimizer, None, costs.capacity)
             steps: dict[tuple[int, ...], Affine] = {}
             for number, live in enumerate(live_vectors[rank]):
-                used = tuple(i for i, n in zip(stages, live, strict=True) if n)
+                counts = list(zip(stages, *live_counts(live, len(stages)), strict=True))
+                used = tuple(i for i, n, d in counts if n + d)
                 if used not in steps:
                     steps[used] = self._transient(f"{rank}_{len(steps)}", used)
                 form = always.plus(steps[used])
-                for i, n in zip(stages, live, strict=True):
+                for i, n, d in counts:
                     stage = problem.virtual_stages[i]
-                    form = form.plus(Affine({}, n * stage.ends.activation))
+                    form = form.plus(Affine({}, n * stage.ends.activation + d * stage.ends.deferred))
                     for kind, row in enumerate(self.counts[stage.piece]):
-                        strategies = problem.tables[stage.table][kind].strategies
-                        for count, strategy in zip(row, strategies, strict=True):
-                            form = form.plus(count, n * strategy.activation)
+                        layer = problem.tables[stage.table][kind]
+                        for count, strategy in zip(row, layer.strategies, strict=True):
+                            form = form.plus(count, n * strategy.activation + d * layer.deferred)
                 self._row(f"memory_{rank}_live_{number}", form, None, costs.capacity)
 
     def _transient(self, name: str, stages: Sequence[int]) -> Affine:
@@ -257,7 +258,7 @@ class LinearRows:
     def add_cuts(self, cuts: Sequence[PathCut]) -> None:
         """The pipeline time is at least each path."""
         for number, cut in enumerate(cuts):
-            form = self.pipeline_time.plus(Affine({}, cut.p2p * self.problem.p2p), -1)
+            form = Affine({}, -cut.p2p * self.problem.p2p).plus(self.pipeline_time, cut.scale)
             for columns, coefficients in (
                 (self.forward, cut.forward),
                 (self.input_grad, cut.input_grad),
@@ -285,7 +286,10 @@ class LinearRows:
             op = program.op(number)
             start = self._column(f"start_{number}", 0, self.time_limit, "time")
             starts.append(start)
-            durations.append(self._duration(op))
+            pair = int(program.opening[number])
+            durations.append(self._duration(op) if pair < 0 else self._pair(program.op(pair), op, number))
+            if op.type is OpType.OVERLAPPED_FORWARD:
+                durations[-1] = Affine()  # its pair's length stands with the backward
             rank, data = int(program.rank_predecessor[number]), int(program.data_predecessor[number])
             if rank >= 0:
                 gap = start.plus(starts[rank], -1).plus(durations[rank], -1)
@@ -305,6 +309,18 @@ class LinearRows:
             last = int(ops[-1])
             gap = self.pipeline_time.plus(starts[last], -1).plus(durations[last], -1).plus(self.tail[rank], -1)
             self._row(f"end_{rank}", gap, 0, None)
+
+    def _pair(self, forward: Op, backward: Op, number: int) -> Affine:
+        """Length of an overlapped pair: a column above both lengths and above the overlap factor times their sum."""
+        length = self._column(f"pair_{number}", 0, self.time_limit, "time")
+        parts = self._duration(forward), self._duration(backward)
+        factor = get_schedule(self.problem.schedule).overlap_factor
+        for name, part in zip(("forward", "backward"), parts, strict=True):
+            self._row(f"pair_{number}_{name}", length.plus(part, -1), 0, None)
+        both = parts[0].plus(parts[1])
+        scaled = Affine().plus(length, factor.denominator).plus(both, -factor.numerator)
+        self._row(f"pair_{number}_both", scaled, 0, None)
+        return length
 
     def _duration(self, op: Op) -> Affine:
         if op.type in FORWARDS:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from prism_cp.cp.exact import LiveVectors
 from prism_cp.partition.least_work import LeastWork
 from prism_cp.pipeline import PathCut
-from prism_cp.stage_problem import Assignment, KindCosts, StageProblem
+from prism_cp.stage_problem import Assignment, KindCosts, StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
 _NEVER = 1 << 60
@@ -120,7 +120,9 @@ class Partition:
         optimizer = ends.optimizer_step + sum(n * kind.optimizer_step for n, kind in zip(counts, table, strict=True))
         if optimizer > room:
             return None
-        live = max((vector[0] for vector in self.live_vectors[piece]), default=0)
+        # Any one live vector is a valid relaxation; schedules with one virtual stage per rank have just one.
+        (live,), (deferred,) = live_counts(self.live_vectors[piece][0], 1)
+        room -= deferred * (ends.deferred + sum(n * kind.deferred for n, kind in zip(counts, table, strict=True)))
         found = self._solvers[stage.table](counts, room - live * ends.activation, live, ends.transient, most)
         if found is None:
             return None
@@ -206,6 +208,7 @@ def _least_work(table: tuple[KindCosts, ...]) -> LeastWork:
 
 def _shapes(problem: StageProblem, cuts: Sequence[PathCut]) -> list[list[_Shape]]:
     """What the known paths say at least about every rank: a path counts a rank as often as its rarest op."""
+    assert all(cut.scale == 1 for cut in cuts), "no schedule with one virtual stage per rank overlaps pairs"
     work = np.array([(c.forward, c.input_grad, c.weight_grad) for c in cuts], dtype=np.int64).min(axis=1)
     heads = np.array([cut.head for cut in cuts], dtype=np.int64)
     fixed_head = np.array([r.head + s.ends.head for r, s in zip(problem.ranks, problem.virtual_stages, strict=True)])

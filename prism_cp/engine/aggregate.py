@@ -24,13 +24,15 @@ FIRST_CUTS, MORE_CUTS, MOST_PROGRAMS = 16, 8, 12  # cuts a program begins with, 
 CLOSE = 1e-6  # relative excess at which a cut joins the program
 
 
-def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) -> tuple[Float64, Float64] | None:
+def choice_weights(
+    worth: Int64, constants: Int64, start: Int64, target: int, scales: Int64 | int = 1
+) -> tuple[Float64, Float64] | None:
     """Weights on cuts that make the time of the best mixture of points, one mixture per group, as long as it can be.
 
     Returns the weights and the mixture's shares of the points; None when the program could not be solved.
 
     The dual of: minimise t over weights y >= 0 of the points with sum 1 per group, such that for every cut
-    y · worth + constant <= t.
+    y · worth + constant <= scale · t. The weights are those of the cuts divided by their scales.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ def choice_weights(worth: Int64, constants: Int64, start: Int64, target: int) ->
     """
     points, groups = len(worth), len(start) - 1
     unit = float(target)
-    shares, level = worth / unit, constants / unit  # numbers near one
+    shares, level = worth / (unit * scales), constants / (unit * scales)  # numbers near one
     highs = SilentHighs()
     infinity = highspy.kHighsInf
     none = np.zeros(0, np.int32), np.zeros(0)
@@ -95,12 +97,11 @@ def whole_weights(weights: Float64, longest: int) -> Int64 | None:
 
 def weighted_sum(rows: Sequence[Row], whole: Int64) -> Row:
     """The sum of paths with integer weights; valid whatever the weights."""
-    assert all(row.scale == 1 for row in rows)
     used = np.flatnonzero(whole).tolist()
     return Row(
         np.sum([int(whole[x]) * rows[x].times for x in used], axis=0),
         np.sum([int(whole[x]) * rows[x].head for x in used], axis=0),
         np.sum([int(whole[x]) * rows[x].tail for x in used], axis=0),
         sum(int(whole[x]) * rows[x].constant for x in used),
-        int(whole.sum()),
+        sum(int(whole[x]) * rows[x].scale for x in used),
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from prism_cp.engine.tables import Tables
 from prism_cp.pipeline.kernels import longest_path_length
-from prism_cp.pipeline.program import Program, get_program
+from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
@@ -81,8 +81,8 @@ class Annealer:
         count, best = _anneal(
             bounds.copy(), trials, seed, chain.numbers, chain.local, self._pieces, self._stages, self._ranks,
             self._base, self.tables.start, lookup.keys, lookup.item, lookup.times, lookup.head, lookup.tail,
-            self.tables.worth, columns, self.tables.constants, self.tables.scales, *_links(program), program.num_stages,
-            np.int64(self.tables.problem.p2p), kept,
+            self.tables.worth, columns, self.tables.constants, self.tables.scales, *program.links, program.rank,
+            program.num_stages, np.int64(self.tables.problem.p2p), kept,
         )  # fmt: skip
         return kept, int(count), int(best)
 
@@ -123,13 +123,6 @@ def row_starts(problem: StageProblem, shares: int) -> list[Int64]:
         if len(starts) >= MOST_STARTS:
             break
     return [np.array(start, np.int64) for start in starts]
-
-
-def _links(program: Program) -> tuple[object, ...]:
-    return (
-        program.code, program.data_predecessor, program.crosses, program.has_blocks, program.block_predecessor,
-        program.block_crosses, program.rank,
-    )  # fmt: skip
 
 
 @njit(cache=True)
@@ -179,7 +172,8 @@ def _move(bounds, proposal):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def _anneal(  # type: ignore[no-untyped-def]
     bounds, trials, seed, numbers, local, pieces, stages, ranks, base, start, keys, item, times, head, tail, worth,
-    columns, constants, scales, code, data, crosses, has_blocks, block, block_crosses, rank, num_stages, p2p, kept,
+    columns, constants, scales, code, data, crosses, has_blocks, opening, numerator, denominator, block, block_crosses,
+    rank, num_stages, p2p, kept,
 ):  # fmt: skip
     np.random.seed(seed)  # noqa: NPY002
     groups = pieces.shape[0]
@@ -235,7 +229,8 @@ def _anneal(  # type: ignore[no-untyped-def]
                 heads[ranks[g, r]] = head[i, r]
                 tails[ranks[g, r]] = tail[i, r]
         value = longest_path_length(
-            code, data, crosses, has_blocks, block, block_crosses, rank, durations, heads, tails, p2p, end
+            code, data, crosses, has_blocks, opening, numerator, denominator, block, block_crosses, rank, durations,
+            heads, tails, p2p, end,
         )
         if cost == impossible or value <= cost + cost * allowed * np.random.random():  # noqa: NPY002
             cost = value

@@ -176,13 +176,14 @@ class Completer:
         """Whether a strategy path refutes the choice whatever the strategies; if so it joins the tables."""
         columns = len(self.tables.rows)
         value = np.append(self.tables.constants, self.paths.coefficients.constants)
+        limits = self.paths.coefficients.scales * target
         for g, item in enumerate(local):
             value += self._block(g, item).min(axis=0)
-        value = value[columns:]
-        refuting = np.flatnonzero(value > target)
+        excess = value[columns:] - limits
+        refuting = np.flatnonzero(excess > 0)
         if not len(refuting):
             return False
-        self.learn(list(self.paths.known)[int(refuting[np.argmax(value[refuting])])])
+        self.learn(list(self.paths.known)[int(refuting[np.argmax(excess[refuting])])])
         return True
 
     def _plan(self, chosen: Sequence[int], points: Sequence[int]) -> int | None:

@@ -8,6 +8,7 @@ largest transient of the stages that are live, shared buffers, and the optimizer
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +20,9 @@ from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, Ch
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.pipeline import live_vectors
-from prism_cp.pipeline.program import get_program
-from prism_cp.stage_problem import StageProblem
+from prism_cp.pipeline.program import Program, get_program
+from prism_cp.pipeline.schedules.base import OpType
+from prism_cp.stage_problem import StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
 
@@ -95,7 +97,7 @@ class ItemMaker:
         self._choices: dict[tuple[int, ...], Choices] = {}
         self._live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
-        self.executed = np.count_nonzero(program.index[0] >= 0, axis=1).astype(np.int64)
+        self.executed = least_executed(program)
         self._sorted: dict[tuple[tuple[int, ...], int], Points] = {}
 
     def points(self, piece: int, composition: int) -> Points:
@@ -161,7 +163,8 @@ class ItemMaker:
             choice, budget, head, reduce = choice[keep], budget[keep], head[keep], reduce[keep]
         values, credit, offset, most, setting = self._prepared(group, choice)
         piece, column = setting.piece, setting.column
-        rows, transient = self._rows(group)
+        rows, deferred, transient = self._rows(group)
+        alive = (rows > 0) | (deferred > 0)
         single = values.shape[1] == 1 and only_input_grad(values, offset)
         if single:
             suffix_credit(values, credit, offset)
@@ -175,7 +178,7 @@ class ItemMaker:
                 raise SearchStopped
             points = item_points(
                 choice[i], budget[i], limit - head[i] - bucket, values, offset, piece, column, setting.rank, rows,
-                transient, executed, setting.ends, single, room,
+                alive, transient, executed, setting.ends, single, room,
             )  # fmt: skip
             if points is None:
                 continue
@@ -204,17 +207,18 @@ class ItemMaker:
         )
         return *_stack(self, group, used, num_tables), setting
 
-    def _rows(self, group: Group) -> tuple[Int64, Int64]:
-        """Live micro-batches [rows, stages] of the group, and the transients of the stages' ends."""
-        rows = []
+    def _rows(self, group: Group) -> tuple[Int64, Int64, Int64]:
+        """Live and deferred micro-batches [rows, stages] of the group, and the transients of the stages' ends."""
+        rows, waiting = [], []
         for position, rank in enumerate(group.ranks):
             mine = [k for k, owner in enumerate(group.rank_of) if owner == position]
             for live in self._live[rank]:
-                row = np.zeros(len(group.stages), np.int64)
-                row[mine] = live
+                row, deferred = np.zeros((2, len(group.stages)), np.int64)
+                row[mine], deferred[mine] = live_counts(live, len(mine))
                 rows.append(row)
+                waiting.append(deferred)
         ends = [self.problem.virtual_stages[i].ends.transient for i in group.stages]
-        return np.array(rows), np.array(ends, np.int64)
+        return np.array(rows), np.array(waiting), np.array(ends, np.int64)
 
     def _combinations(self, group: Group, limit: int, wanted: Int64 | None = None) -> tuple[Int64, Int64, Int64, Int64]:
         """Compositions [items, pieces] that pass the work and least-memory tests, with what every row leaves.
@@ -224,13 +228,14 @@ class ItemMaker:
         problem, chain = self.problem, self.chain
         ranks = [problem.ranks[r] for r in group.ranks]
         shape = (1, len(ranks))
-        rows, _ = self._rows(group)
+        rows, deferred, _ = self._rows(group)
         row_rank = np.repeat(np.arange(len(ranks)), [len(self._live[r]) for r in group.ranks])
         choice = np.zeros((1, 0), np.int64)
         work = np.array([[r.head + r.last_bucket for r in ranks]], np.int64)
         static, step = np.array([[r.fixed for r in ranks]], np.int64), np.zeros(shape, np.int64)
         head, reduce = np.array([[r.head for r in ranks]], np.int64), np.zeros(shape, np.int64)
-        active = np.zeros((1, len(rows)), np.int64)
+        # Least activations of every row, and of them what deferred micro-batches hold, which no strategy changes.
+        active, waiting = np.zeros((1, len(rows)), np.int64), np.zeros((1, len(rows)), np.int64)
         held = np.zeros((1, len(ranks), problem.num_kinds), np.bool_)
         for k, index in enumerate(group.pieces):
             numbers = np.arange(len(chain.pieces[index])) if wanted is None else np.unique(wanted[:, k])
@@ -238,6 +243,7 @@ class ItemMaker:
             vectors = chain.vectors[compositions]
             terms = np.zeros((6, len(compositions), len(ranks)), np.int64)
             load = np.zeros((len(compositions), len(rows)), np.int64)
+            wait = np.zeros((len(compositions), len(rows)), np.int64)
             present = np.zeros((len(compositions), len(ranks), problem.num_kinds), np.bool_)
             for s, stage_index in enumerate(group.stages):
                 if group.piece_of[s] != k:
@@ -253,25 +259,28 @@ class ItemMaker:
                 layers = vectors @ fast + e.forward + e.input_grad + e.weight_grad
                 terms[0, :, r] += self.executed[stage_index] * layers
                 load += (vectors @ small + e.activation)[:, None] * rows[None, :, s]
+                held_back = vectors @ np.array([c.deferred for c in kinds], np.int64) + e.deferred
+                wait += held_back[:, None] * deferred[None, :, s]
                 present[:, r] |= vectors > 0
             one = np.repeat(np.arange(len(choice)), len(compositions))
             two = np.tile(np.arange(len(compositions)), len(choice))
             work_new = work[one] + terms[0][two] + terms[3][two]
             static_new, step_new = static[one] + terms[1][two], step[one] + terms[2][two]
-            active_new = active[one] + load[two]
+            active_new, waiting_new = active[one] + load[two] + wait[two], waiting[one] + wait[two]
             capacity = np.array([r.capacity for r in ranks])
             ok = (work_new <= limit).all(axis=1) & (static_new + step_new <= capacity).all(axis=1)
             ok &= (active_new + static_new[:, row_rank] <= capacity[row_rank]).all(axis=1)
             one, two = one[ok], two[ok]
             choice = np.column_stack((choice[one], numbers[two]))
-            work, static, step, active = work_new[ok], static_new[ok], step_new[ok], active_new[ok]
+            work, static, step = work_new[ok], static_new[ok], step_new[ok]
+            active, waiting = active_new[ok], waiting_new[ok]
             head, reduce = head[one] + terms[3][two], reduce[one] + terms[4][two]
             held = held[one] | present[two]
         held_memory = static + self._buffers(group, held)
         capacity = np.array([r.capacity for r in ranks])
         ok = (held_memory + step <= capacity).all(axis=1)
         end_load = np.array([problem.virtual_stages[i].ends.activation for i in group.stages]) @ rows.T
-        budget = (capacity - held_memory)[:, row_rank] - end_load
+        budget = (capacity - held_memory)[:, row_rank] - end_load - waiting
         return choice[ok], budget[ok], head[ok], reduce[ok]
 
     def _buffers(self, group: Group, held: NDArray[np.bool_]) -> Int64:
@@ -285,6 +294,22 @@ class ItemMaker:
                 elif buffer.kinds:
                     total[:, r] += buffer.memory * held[:, r, sorted(buffer.kinds)].any(axis=1)
         return total
+
+
+def least_executed(program: Program) -> Int64:
+    """Per virtual stage, micro-batches whose whole times its rank spends at least on it.
+
+    An overlapped pair lasts no less than half of both ops together, and than the overlap factor times that.
+    """
+    executed = np.count_nonzero(program.index[0] >= 0, axis=1)
+    hidden = 1 - max(program.schedule.overlap_factor, Fraction(1, 2))
+    overlapped = [
+        np.bincount(program.virtual_stage[program.op_type == kind], minlength=program.num_stages)
+        for kind in (OpType.OVERLAPPED_FORWARD, OpType.OVERLAPPED_BACKWARD)
+    ]
+    saved = -(-np.maximum(*overlapped) * hidden.numerator // hidden.denominator)
+    left: Int64 = (executed - saved).astype(np.int64)
+    return left
 
 
 def _stack(

@@ -73,10 +73,7 @@ def critical_path(problem: StageProblem, times: Int64, head: Int64, tail: Int64)
     program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
     f, b, w = times.T
     durations = np.concatenate((f, b + w, b, w, f, b + w))  # by OpType
-    links = (
-        program.code, program.data_predecessor, program.crosses, program.has_blocks, program.block_predecessor,
-        program.block_crosses,
-    )  # fmt: skip
+    links = program.links
     end = np.empty(len(program.code), np.int64)
     value = int(longest_path_length(*links, program.rank, durations, head, tail, problem.p2p, end))
     finish = [int(end[ops[-1]]) + int(tail[rank]) for rank, ops in enumerate(program.rank_ops)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from prism_cp.engine.aggregate import choice_weights, whole_weights
 from prism_cp.engine.tables import Coefficients, Row, Tables, point_worth
 from prism_cp.engine.walk import LEAF, walk_points
-from prism_cp.pipeline import PathCut
+from prism_cp.pipeline import PathCut, get_schedule
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
@@ -48,13 +48,14 @@ class PointSets:
         self._tables, self._local = tables, local
         pool = paths.coefficients
         constants, scales = np.append(tables.constants, pool.constants), np.append(tables.scales, pool.scales)
+        highest = get_schedule(tables.problem.schedule).overlap_factor.denominator  # of a single path
         # only paths that some combination exceeds can tell combinations apart; sums of paths say nothing more here
         most = sum((block.max(axis=0) for block in blocks), constants)
-        telling = np.flatnonzero((most > target) & (scales == 1))
+        telling = np.flatnonzero((most > scales * target) & (scales <= highest))
         rows = [*tables.rows, *pool.rows]
         self.rows = [rows[int(x)] for x in telling]
         self._worth = [np.ascontiguousarray(block[:, telling]) for block in blocks]
-        self._constants = constants[telling]
+        self._constants, self._scales = constants[telling], scales[telling]
         self._times = []
         for g, item in enumerate(local):
             items = tables.items[g]
@@ -73,6 +74,7 @@ class PointSets:
             fresh = point_worth(path, g, self._tables.items[g], item)
             self._worth[g] = np.hstack([self._worth[g], fresh])
         self._constants = np.append(self._constants, path.constants)
+        self._scales = np.append(self._scales, path.scales)
         self.rows.append(row)
 
     def forbids(self, points: Sequence[int], target: int) -> bool:
@@ -80,7 +82,7 @@ class PointSets:
         value = self._constants.copy()
         for g, point in enumerate(points):
             value += self._worth[g][point - int(self._tables.items[g].first[self._local[g]])]
-        return bool(np.any(value > target))
+        return bool(np.any(value > self._scales * target))
 
     def weigh(
         self, alive: list[Int64], target: int, longest: int
@@ -95,12 +97,13 @@ class PointSets:
         corners = [self._corners(g, points) for g, points in enumerate(alive)]
         start = np.append(0, np.cumsum([len(corner) for corner in corners])).astype(np.int64)
         worth = np.concatenate([self._worth[g][corner] for g, corner in enumerate(corners)])
-        found = choice_weights(worth, self._constants, start, target)
-        whole = None if found is None else whole_weights(found[0], longest)
+        found = choice_weights(worth, self._constants, start, target, self._scales)
+        whole = None if found is None else whole_weights(found[0] / self._scales, longest * int(self._scales.max()))
         if found is None or whole is None:
             return alive, None, None
         values = [self._worth[g][points] @ whole for g, points in enumerate(alive)]
-        slack = int(whole.sum()) * target - int(whole @ self._constants) - sum(int(value.min()) for value in values)
+        slack = int(whole @ self._scales) * target - int(whole @ self._constants)
+        slack -= sum(int(value.min()) for value in values)
         if slack < 0:
             return None, whole, None
         left = [points[value - value.min() <= slack] for points, value in zip(alive, values, strict=True)]
@@ -130,7 +133,8 @@ class PointSets:
         start = np.append(0, np.cumsum([len(points) for points in alive])).astype(np.int64)
         worth = np.concatenate([self._worth[g][points] for g, points in enumerate(alive)])
         picked = np.zeros(len(alive), np.int64)
-        state, _, _ = walk_points(target - self._constants, worth, start, picked, start[:-1].copy(), 0, most_nodes)
+        limits = self._scales * target - self._constants
+        state, _, _ = walk_points(limits, worth, start, picked, start[:-1].copy(), 0, most_nodes)
         if state != LEAF:
             return int(state), []
         first = [int(self._tables.items[g].first[item]) for g, item in enumerate(self._local)]

@@ -39,19 +39,33 @@ def suffix_credit(values: Int64, credit: Int64, offset: Int64) -> None:
 
 
 def item_points(  # type: ignore[no-untyped-def]
-    choice, budget, work_limit, values, offset, piece, column, rank, rows, transient, executed, ends, single, room
+    choice,
+    budget,
+    work_limit,
+    values,
+    offset,
+    piece,
+    column,
+    rank,
+    rows,
+    alive,
+    transient,
+    executed,
+    ends,
+    single,
+    room,
 ) -> tuple[Any, ...] | None:
     """Times [points, stages, 3], picks [points, pieces] and whether points were merged; None when nothing fits."""
     spans = offset[np.arange(len(choice)), choice]
     blocks = [values[start:stop] for start, stop in spans]
     vague, several = False, int(len(choice) > 2)
     count = _enumerate(_padded(blocks), spans[:, 1] - spans[:, 0], budget, work_limit, piece, column, rank, rows,
-                       transient, executed, ends, single, MOST_TRIALS[several], room)  # fmt: skip
+                       alive, transient, executed, ends, single, MOST_TRIALS[several], room)  # fmt: skip
     if count < 0:
         vague = True
         blocks = [_merge(block, MERGED_POINTS[several]) for block in blocks]
         lengths = np.array([len(block) for block in blocks], np.int64)
-        count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, transient,
+        count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, alive, transient,
                            executed, ends, single, 1 << 40, room)  # fmt: skip
         if count < 0:
             raise AssertionError("merged points still do not fit the room for them")
@@ -67,7 +81,7 @@ def item_points(  # type: ignore[no-untyped-def]
     if vague:  # besides lower bounds one real point, so that plans can be made
         picks = np.full_like(picks, -1)
         exact = [values[start:stop] for start, stop in spans]
-        at = _greedy(_padded(exact), spans[:, 1] - spans[:, 0], budget, piece, column, rows, transient, executed)
+        at = _greedy(_padded(exact), spans[:, 1] - spans[:, 0], budget, piece, column, rows, alive, transient, executed)
         if at[0] >= 0:
             real = np.stack([exact[k][at[k], column[s], FORWARD:] + ends[s] for s, k in enumerate(piece)])
             times, picks = np.concatenate([times, real[None]]), np.concatenate([picks, at[None]])
@@ -93,7 +107,7 @@ def _padded(blocks: list[Int64]) -> Int64:
 
 @njit(cache=True)
 def _fits(  # type: ignore[no-untyped-def]
-    at, depth, block, least, piece, column, rows, transient, budget
+    at, depth, block, least, piece, column, rows, alive, transient, budget
 ):
     """Whether every memory row holds, pieces beyond `depth` with their least values."""
     for row in range(len(rows)):
@@ -101,7 +115,7 @@ def _fits(  # type: ignore[no-untyped-def]
         largest = np.int64(0)
         for s in range(len(piece)):
             live = rows[row, s]
-            if live == 0:
+            if not alive[row, s]:
                 continue
             k = piece[s]
             if k <= depth:
@@ -117,7 +131,7 @@ def _fits(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _greedy(block, lengths, budget, piece, column, rows, transient, executed):  # type: ignore[no-untyped-def]
+def _greedy(block, lengths, budget, piece, column, rows, alive, transient, executed):  # type: ignore[no-untyped-def]
     """Picks that fit: from the fastest points on, always the change that saves most memory for its time; or -1."""
     pieces = len(lengths)
     at = np.zeros(pieces, np.int64)
@@ -126,7 +140,7 @@ def _greedy(block, lengths, budget, piece, column, rows, transient, executed):  
         for row in range(len(rows)):
             used, largest = np.int64(0), np.int64(0)
             for s in range(len(piece)):
-                if rows[row, s]:
+                if alive[row, s]:
                     used += rows[row, s] * block[piece[s], at[piece[s]], column[s], ACTIVATION]
                     largest = max(largest, block[piece[s], at[piece[s]], column[s], TRANSIENT], transient[s])
             if used + largest - budget[row] > over:
@@ -151,7 +165,7 @@ def _greedy(block, lengths, budget, piece, column, rows, transient, executed):  
 
 
 @njit(cache=True)
-def _most_active(at, last, block, piece, rows, transient, budget):  # type: ignore[no-untyped-def]
+def _most_active(at, last, block, piece, rows, alive, transient, budget):  # type: ignore[no-untyped-def]
     """Most activation memory that the last piece may keep beside the points of the other pieces (one table each)."""
     most = np.int64(1) << 60
     for row in range(len(rows)):
@@ -160,7 +174,7 @@ def _most_active(at, last, block, piece, rows, transient, budget):  # type: igno
         own = np.int64(0)
         for s in range(len(piece)):
             live = rows[row, s]
-            if live == 0:
+            if not alive[row, s]:
                 continue
             largest = max(largest, transient[s])
             if piece[s] == last:
@@ -232,7 +246,21 @@ def _joint_prices(block, lengths, budget, work_limit, piece, rank, rows, execute
 
 @njit(cache=True)
 def _enumerate(  # type: ignore[no-untyped-def]
-    block, lengths, budget, work_limit, piece, column, rank, rows, transient, executed, ends, single, most_trials, room
+    block,
+    lengths,
+    budget,
+    work_limit,
+    piece,
+    column,
+    rank,
+    rows,
+    alive,
+    transient,
+    executed,
+    ends,
+    single,
+    most_trials,
+    room,
 ):
     """Write the picks of all useful combinations to `room`; their number, or -1 when there are too many.
 
@@ -251,7 +279,7 @@ def _enumerate(  # type: ignore[no-untyped-def]
     work = np.empty(len(work_limit), np.int64)
     last = pieces - 1
     count = trials = 0
-    if single and _fits(at, last, block, least, piece, column, rows, transient, budget):
+    if single and _fits(at, last, block, least, piece, column, rows, alive, transient, budget):
         lengths = np.ones(pieces, np.int64)  # the fastest point of every piece
     price = np.zeros((pieces, block.shape[1]))
     price_limit = 0.0
@@ -268,7 +296,7 @@ def _enumerate(  # type: ignore[no-untyped-def]
         if price_after[0] > price_limit:
             return 0
     limit_last = lengths[last]
-    most_active = _most_active(at, last, block, piece, rows, transient, budget) if last == 0 else np.int64(0)
+    most_active = _most_active(at, last, block, piece, rows, alive, transient, budget) if last == 0 else np.int64(0)
     depth = 0
     at[0] = -1
     while depth >= 0:
@@ -300,14 +328,14 @@ def _enumerate(  # type: ignore[no-untyped-def]
             if single:  # later points of this piece are slower still
                 depth -= 1
             continue
-        if not _fits(at, depth, block, least, piece, column, rows, transient, budget):
+        if not _fits(at, depth, block, least, piece, column, rows, alive, transient, budget):
             continue
         if depth < last:
             price_before[depth + 1] = price_before[depth] + price[depth, at[depth]]
             depth += 1
             at[depth] = -1
             if single and depth == last:
-                most_active = _most_active(at, last, block, piece, rows, transient, budget)
+                most_active = _most_active(at, last, block, piece, rows, alive, transient, budget)
             continue
         if count == len(room):
             return -1

@@ -26,7 +26,7 @@ from prism_cp.engine.leaf import assignment, boundaries, simulate_points
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
-from prism_cp.pipeline import PathCut
+from prism_cp.pipeline import PathCut, get_schedule
 from prism_cp.stage_problem import Assignment, StageProblem
 
 Int64 = NDArray[np.int64]
@@ -73,7 +73,8 @@ def applicable(problem: StageProblem) -> bool:
     """Whether all groups of ranks hold equally many pieces, which the tables need, and no time can overflow."""
     groups = make_groups(problem)
     alike = len({(len(group.pieces), len(group.stages), len(group.ranks)) for group in groups}) == 1
-    return alike and longest_possible(problem) < LARGEST_VALUE
+    scale = get_schedule(problem.schedule).overlap_factor.denominator
+    return alike and scale * longest_possible(problem) < LARGEST_VALUE
 
 
 def solve_with_engine(

@@ -57,7 +57,7 @@ class Row:
 def row_of(cut: PathCut, p2p: int) -> Row:
     """A path as a row."""
     times = np.array([cut.forward, cut.input_grad, cut.weight_grad], np.int64).T
-    return Row(times, np.array(cut.head, np.int64), np.array(cut.tail, np.int64), cut.p2p * p2p, 1)
+    return Row(times, np.array(cut.head, np.int64), np.array(cut.tail, np.int64), cut.p2p * p2p, cut.scale)
 
 
 class Coefficients:

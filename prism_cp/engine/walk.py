@@ -162,7 +162,7 @@ def walk_points(limits, worth, start, chosen, pointer, depth, most_nodes):  # ty
         found = False
         while p < start[g + 1]:
             nodes += 1
-            fits = prefix[g, first] + worth[p, first] + after[g + 1, first] <= limits[first]
+            fits = columns == 0 or prefix[g, first] + worth[p, first] + after[g + 1, first] <= limits[first]
             if fits:
                 for x in range(columns):
                     if prefix[g, x] + worth[p, x] + after[g + 1, x] > limits[x]:

@@ -30,6 +30,16 @@ class Configuration:
         ``--recompute-num-layers``): only the first one's input is kept, all of them are live in the backward pass.
     optimizer_offload_fraction : float
         Share of master weights and moments that lives in host memory.
+    layer_buffer_bytes : int
+        What every layer keeps from its construction on, besides its state.
+    all_forwards_first : bool
+        Every micro-batch runs forward on every chunk before the first backward starts, whatever the schedule's name:
+        what Megatron-LM's interleaving did with as many micro-batches as ranks.
+    measured_devices : tuple of int
+        Devices whose memory a published figure is about, of which the fullest counts; empty: all. Numbers in
+        Megatron-LM's order: tensor, context, data, pipeline parallelism, the first varying fastest.
+    first_step_only : bool
+        Whether that figure was taken when only the first step was done, which has no moments yet.
     """
 
     instance: Instance
@@ -37,6 +47,16 @@ class Configuration:
     assignment: Assignment
     uniform_chunk_layers: int = 1
     optimizer_offload_fraction: float = 0.0
+    layer_buffer_bytes: int = 0
+    all_forwards_first: bool = False
+    measured_devices: tuple[int, ...] = ()
+    first_step_only: bool = False
+
+    @property
+    def measured_ranks(self) -> tuple[int, ...]:
+        """Pipeline ranks of the measured devices; empty: all."""
+        stage = self.layout.tp * self.layout.cp * self.layout.dp
+        return tuple(sorted({device // stage for device in self.measured_devices}))
 
 
 def configure(
@@ -47,6 +67,8 @@ def configure(
     recompute: str | Sequence[str] = "none",
     uniform_chunk_layers: int = 1,
     optimizer_offload_fraction: float = 0.0,
+    layer_buffer_bytes: int = 0,
+    all_forwards_first: bool = False,
 ) -> Configuration:
     """A configuration from what frameworks state: layers of every virtual stage, recomputation of every layer.
 
@@ -70,7 +92,7 @@ def configure(
     texts = [recompute] * len(chain) if isinstance(recompute, str) else list(recompute)
     if len(texts) != len(chain):
         raise InstanceError("recompute", f"{len(texts)} strategies for {len(chain)} layers", "one per layer")
-    instance = _with_strategies(instance, texts)
+    instance = with_strategies(instance, texts)
     kinds = instance.model.chain_kinds
     names = {kind: [strategy.name for strategy in strategies_for(kind, instance)] for kind in kinds}
     chosen = [chosen_strategy(text, kind, instance).name for text, kind in zip(texts, chain, strict=True)]
@@ -79,10 +101,18 @@ def configure(
         held = list(zip(chain[first:last], chosen[first:last], strict=True))
         counts.append(tuple(tuple(held.count((kind, name)) for name in names[kind]) for kind in kinds))
     assignment = Assignment(boundaries, tuple(counts))
-    return Configuration(instance, layout, assignment, uniform_chunk_layers, optimizer_offload_fraction)
+    return Configuration(
+        instance,
+        layout,
+        assignment,
+        uniform_chunk_layers,
+        optimizer_offload_fraction,
+        layer_buffer_bytes,
+        all_forwards_first,
+    )
 
 
-def _with_strategies(instance: Instance, texts: Sequence[str]) -> Instance:
+def with_strategies(instance: Instance, texts: Sequence[str]) -> Instance:
     """The instance with exactly these strategies open; the profile allows what the run does."""
     named = {module for text in texts if text not in ("none", "full") for module in text.split("+")}
     known = instance.profile.recompute_modules

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prism_cp.breakdown import Tables, rank_plans
 from prism_cp.estimation.configuration import Configuration
@@ -31,6 +31,8 @@ class Estimate:
         Where every pipeline rank spends the step, in seconds.
     barrier_s : float
         Gradient-norm all-reduce.
+    measured_ranks
+        Pipeline ranks that a published figure is about; empty: all.
     """
 
     ranks: tuple[RankEstimate, ...]
@@ -39,17 +41,20 @@ class Estimate:
     tflops_per_device: float
     rank_times: tuple[RankTime, ...]
     barrier_s: float
-    notes: tuple[str, ...] = field(default=())
+    measured_ranks: tuple[int, ...] = ()
 
     @property
     def steady_gib(self) -> float:
-        """Allocated between steps on the fullest rank."""
-        return max(rank.steady_gib for rank in self.ranks)
+        """Allocated between steps on the fullest of the measured ranks."""
+        return max(rank.steady_gib for rank in self._measured())
 
     @property
     def peak_gib(self) -> float:
-        """Most allocated at any time on the fullest rank."""
-        return max(rank.peak_gib for rank in self.ranks)
+        """Most allocated at any time on the fullest of them."""
+        return max(rank.peak_gib for rank in self._measured())
+
+    def _measured(self) -> tuple[RankEstimate, ...]:
+        return tuple(rank for rank in self.ranks if not self.measured_ranks or rank.rank in self.measured_ranks)
 
 
 def estimate(configuration: Configuration) -> Estimate:
@@ -81,6 +86,7 @@ def estimate(configuration: Configuration) -> Estimate:
         tflops_per_device=float(model_flops_per_step(instance)) / device_seconds / 1e12,
         rank_times=tuple(plan.time_s for plan in plans),
         barrier_s=problem.barrier * instance.time_unit_s,
+        measured_ranks=configuration.measured_ranks,
     )
 
 

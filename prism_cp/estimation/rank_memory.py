@@ -6,19 +6,24 @@ everything. What a framework's memory counter sees leaves out driver context and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 from prism_cp.breakdown import GIB, Tables, state_bytes
+from prism_cp.estimation.checkpoint_chunks import live_terms
 from prism_cp.estimation.configuration import Configuration
+from prism_cp.estimation.flat_buffer import largest_piece
 from prism_cp.formulas.evaluate import exact_function
+from prism_cp.formulas.memory import copies_gradients
 from prism_cp.formulas.overheads import num_communicators
 from prism_cp.formulas.saved import context
 from prism_cp.integer_tables import LAYOUT_SYMBOLS, symbol_values
 from prism_cp.pipeline import live_vectors
-from prism_cp.stage_problem import rank_memories
+from prism_cp.stage_problem import RankMemory, rank_memories
 
 FIRST_STEP, OPTIMIZER_STEP, LATER_STEPS = "first step", "optimizer step", "later steps"
+OPTIMIZER_COPY_BYTES = 4  # an fp32 temporary of the parameter that is updated
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class RankEstimate:
     steady_gib
         Allocated between two steps.
     peak_gib
-        Most allocated at any time: the maximum of `phases_gib`.
+        Most allocated at any time: the maximum of `phases_gib` (without later steps where only the first is asked for).
     phase
         Which phase that is.
     phases_gib
@@ -49,11 +54,6 @@ class RankEstimate:
     breakdown_gib: dict[str, float]
     outside_gib: float
 
-    @property
-    def first_step_peak_gib(self) -> float:
-        """Most allocated until the end of the first optimizer step."""
-        return max(self.phases_gib[FIRST_STEP], self.phases_gib[OPTIMIZER_STEP])
-
 
 def rank_estimates(configuration: Configuration, tables: Tables) -> tuple[RankEstimate, ...]:
     """Memory of every rank of a configuration.
@@ -63,50 +63,92 @@ def rank_estimates(configuration: Configuration, tables: Tables) -> tuple[RankEs
     tables
         Of the configuration's layout.
     """
-    instance, layout, problem = configuration.instance, configuration.layout, tables.problem
-    profile, unit = instance.profile, instance.memory_unit_bytes
+    layout, problem = configuration.layout, tables.problem
     vectors = live_vectors(layout.schedule, layout.pp, layout.vpp, layout.num_microbatches)
-    hidden_state, communicators = _layout_numbers(configuration)
-    outside = Fraction(profile.context_bytes) + profile.communicator_bytes * communicators
-    in_flight = 2 * hidden_state if layout.pp > 1 else Fraction(0)
-    found = []
+    if configuration.all_forwards_first:
+        vectors = tuple(((layout.num_microbatches,) * len(rank[0]),) for rank in vectors)
     rows = rank_memories(problem, configuration.assignment, vectors)
-    for rank in range(layout.pp):
-        mine = [row for row in rows if row.rank == rank]
-        weights, gradients, optimizer = state_bytes(tables, configuration.assignment, rank)
-        parameters = optimizer / profile.optimizer_state_bytes  # of this rank's optimizer shard
-        optimizer *= 1 - Fraction(str(configuration.optimizer_offload_fraction))
-        moments = optimizer * Fraction(profile.optimizer_moment_bytes, profile.optimizer_state_bytes)
-        buffers = Fraction(mine[0].buffers * unit)
-        # 16-bit gradients also exist in fp32 from the optimizer step to the next backward pass.
-        copies = profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16
-        step = next(Fraction(row.transient * unit) for row in mine if not row.live)
-        gradient_copy = 4 * parameters if copies else Fraction(0)
-        workspace = Fraction(profile.workspace_bytes)
-        received = in_flight * (layout.vpp - (1 if rank == 0 else 0))
-        running = max((row for row in mine if row.live), key=lambda row: row.activation + row.transient)
-        live = {"activations": Fraction(running.activation * unit), "transient": Fraction(running.transient * unit)}
-        common = {"weights": weights, "gradients": gradients, "buffers": buffers, "workspace": workspace}
-        steady = {**common, "optimizer": optimizer, "gradient copy": gradient_copy, "received": received}
-        phases = {
-            FIRST_STEP: {**common, "optimizer": optimizer - moments, **live, "received": in_flight},
-            OPTIMIZER_STEP: {**steady, "step temporary": step - gradient_copy},
-            LATER_STEPS: {**common, "optimizer": optimizer, **live, "received": in_flight},
-        }
-        totals = {name: sum(terms.values(), Fraction(0)) for name, terms in phases.items()}
-        phase = max(totals, key=lambda name: totals[name])
-        found.append(
-            RankEstimate(
-                rank=rank,
-                steady_gib=float(sum(steady.values(), Fraction(0)) / GIB),
-                peak_gib=float(totals[phase] / GIB),
-                phase=phase,
-                phases_gib={name: float(total / GIB) for name, total in totals.items()},
-                breakdown_gib={name: float(value / GIB) for name, value in phases[phase].items() if value},
-                outside_gib=float(outside / GIB),
-            )
-        )
-    return tuple(found)
+    numbers = _layout_numbers(configuration)
+    return tuple(
+        _rank_estimate(configuration, tables, rank, [row for row in rows if row.rank == rank], *numbers)
+        for rank in range(layout.pp)
+    )
+
+
+def _rank_estimate(
+    configuration: Configuration,
+    tables: Tables,
+    rank: int,
+    rows: Sequence[RankMemory],
+    hidden_state: Fraction,
+    communicators: Fraction,
+) -> RankEstimate:
+    """Memory of one rank.
+
+    Parameters
+    ----------
+    rows
+        The rank's rows of integer memory.
+    hidden_state, communicators
+        Bytes of one hidden state, and number of process groups.
+    """
+    instance, layout, profile = configuration.instance, configuration.layout, configuration.instance.profile
+    unit = instance.memory_unit_bytes
+    in_flight = 2 * hidden_state if layout.pp > 1 else Fraction(0)
+    weights, gradients, whole = state_bytes(tables, configuration.assignment, rank)
+    optimizer = whole * (1 - Fraction(str(configuration.optimizer_offload_fraction)))
+    moments = optimizer * Fraction(profile.optimizer_moment_bytes, profile.optimizer_state_bytes)
+    # 16-bit gradients also exist in fp32 from the optimizer step to the next backward pass.
+    parameters = whole / profile.optimizer_state_bytes  # of the rank's share
+    gradient_copy = 4 * parameters if copies_gradients(profile) else Fraction(0)
+    common = {
+        "weights": weights,
+        "gradients": gradients,
+        "buffers": Fraction(rows[0].buffers * unit) + _layer_buffers(configuration, tables, rank),
+        "workspace": Fraction(profile.workspace_bytes),
+    }
+    live = max((live_terms(configuration, tables, row) for row in rows if row.live), key=lambda terms: sum(terms))
+    running = {"activations": Fraction(live[0] * unit), "transient": Fraction(live[1] * unit), "received": in_flight}
+    steady = {
+        **common,
+        "optimizer": optimizer,
+        "gradient copy": gradient_copy,
+        "received": in_flight * (layout.vpp - (1 if rank == 0 else 0)),
+    }
+    phases = {
+        FIRST_STEP: {**common, "optimizer": optimizer - moments, **running},
+        OPTIMIZER_STEP: {**steady, "step temporary": _step_temporary(configuration, rank, parameters)},
+        LATER_STEPS: {**common, "optimizer": optimizer, **running},
+    }
+    totals = {name: sum(terms.values(), Fraction(0)) for name, terms in phases.items()}
+    considered = (FIRST_STEP, OPTIMIZER_STEP) if configuration.first_step_only else tuple(phases)
+    phase = max(considered, key=lambda name: totals[name])
+    outside = Fraction(profile.context_bytes) + profile.communicator_bytes * communicators
+    return RankEstimate(
+        rank=rank,
+        steady_gib=float(sum(steady.values(), Fraction(0)) / GIB),
+        peak_gib=float(totals[phase] / GIB),
+        phase=phase,
+        phases_gib={name: float(total / GIB) for name, total in totals.items()},
+        breakdown_gib={name: float(value / GIB) for name, value in phases[phase].items() if value},
+        outside_gib=float(outside / GIB),
+    )
+
+
+def _step_temporary(configuration: Configuration, rank: int, parameters: Fraction) -> Fraction:
+    """What exists only while the optimizer steps on a share of so many parameters."""
+    layout, profile = configuration.layout, configuration.instance.profile
+    if profile.optimizer_step_copies_parameter:
+        stage = layout.tp * layout.cp * layout.dp
+        devices = [device % stage for device in configuration.measured_devices if device // stage == rank]
+        return OPTIMIZER_COPY_BYTES * largest_piece(configuration, rank, devices)
+    return min(Fraction(profile.optimizer_step_bytes), OPTIMIZER_COPY_BYTES * parameters)
+
+
+def _layer_buffers(configuration: Configuration, tables: Tables, rank: int) -> Fraction:
+    held = {stage.piece for stage in tables.problem.virtual_stages if stage.rank == rank}
+    bounds = configuration.assignment.boundaries
+    return Fraction(configuration.layer_buffer_bytes * sum(bounds[piece + 1] - bounds[piece] for piece in held))
 
 
 def _layout_numbers(configuration: Configuration) -> tuple[Fraction, Fraction]:

@@ -33,7 +33,7 @@ def _core_attention(c: Context, heads: Expr, value_dim: Expr) -> list[SavedTenso
     tensors.append(saved("exchanged_output", cp_a2a * output, "core_attn"))
     if not c.profile.flash_attention:
         scores = c.tokens * c.seq_len * heads / tp
-        return [*tensors, saved("scores", (5 if c.dropout else 2) * scores, "core_attn")]
+        return [*tensors, saved("scores", (5 if c.attention_dropout else 2) * scores, "core_attn")]
     if c.profile.attention_copies_output:
         tensors.append(saved("copied_output", output, "core_attn"))
     statistics = c.profile.softmax_statistics_bytes * c.tokens * heads / tp

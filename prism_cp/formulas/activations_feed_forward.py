@@ -27,7 +27,7 @@ def _dense(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
     width = f.intermediate_size
     return [
         saved("fc1_output", ELEMENT_BYTES * c.tokens * _fc1_features(f, width) / tp, "mlp"),
-        saved("fc2_input", c.product_bytes * c.tokens * width / tp, "mlp"),
+        saved("fc2_input", c.product_bytes * c.tokens * width / tp, "mlp", "activation_func"),
     ]
 
 
@@ -43,7 +43,7 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         saved("router", (4 * f.num_experts + 8 * f.top_k) * c.split_tokens, "moe"),
         saved("expert_input", c.product_bytes * copies * c.hidden, "moe"),
         saved("expert_fc1_output", ELEMENT_BYTES * copies * _fc1_features(f, width) / etp, "moe"),
-        saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act"),
+        saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act", "activation_func"),
         saved("probabilities_indices", (4 + 8) * copies, "moe"),
     ]
     if not f.gated:
@@ -55,7 +55,8 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         if c.fp8:  # the router keeps the 16-bit input, so the fp8 one is extra
             tensors.append(saved("shared_input", c.gemm_input(c.hidden), *inside))
         tensors.append(saved("shared_fc1_output", ELEMENT_BYTES * c.tokens * _fc1_features(f, shared) / tp, *inside))
-        tensors.append(saved("shared_fc2_input", c.product_bytes * c.tokens * shared / tp, *inside))
+        shared_activation = c.product_bytes * c.tokens * shared / tp
+        tensors.append(saved("shared_fc2_input", shared_activation, *inside, "activation_func"))
         if f.shared_gate:
             tensors.append(saved("ungated_shared_output", c.hidden_state + ELEMENT_BYTES * c.split_tokens, *inside))
     return tensors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sympy import Expr, Integer, Max
+from sympy import Expr, Integer, Max, sympify
 
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.flops import (
@@ -14,12 +14,15 @@ from prism_cp.formulas.flops import (
     state_space_flops_per_token,
 )
 from prism_cp.formulas.layer_parts import ELEMENT_BYTES, Part, PartBuilder, Times
-from prism_cp.formulas.operators import attention_template
+from prism_cp.formulas.operators import attention_rate, attention_template
 from prism_cp.inputs.model import Attention, GatedDeltaNet, LatentAttention, Mamba2, SelfAttention
 
 # Bytes per attention score where scores are materialised: two products and a softmax, forward and backward, and what
 # dropout adds to either (checked on Korthikanti et al. and the BLOOM chronicles).
 _SCORE_BYTES_FORWARD, _SCORE_BYTES_BACKWARD, _DROPOUT_SCORE_BYTES = 8, 14, 5
+# 16-bit products of a head dimension that is no multiple of 8 elements cannot use the matrix units (NVIDIA's matrix
+# multiplication guide; the BLOOM chronicles' heads of 108): 39 against 312 TFLOP/s on an A100.
+_MATRIX_UNIT_ALIGNMENT, _VECTOR_UNIT_SLOWDOWN = 8, 8
 # Fused attention's backward has five products where the forward has two (FlashAttention-2, arXiv 2307.08691).
 _FUSED_BACKWARD_PRODUCTS, _FORWARD_PRODUCTS = 5, 2
 
@@ -59,6 +62,9 @@ def _self_attention_parts(attention: SelfAttention, builder: PartBuilder) -> lis
     if builder.model.num_learned_positions == 0:
         rotary = builder.pointwise(2 * (queries + keys))  # read and write queries and keys
         parts.append(Part(Times(rotary, rotary)))
+    joined = Integer((heads + 2 * groups) * dim) / s.tp
+    biases = (joined if attention.qkv_bias else 0) + (builder.model.hidden_size if attention.output_bias else 0)
+    parts.append(Part(builder.eager_gradients(sympify(biases), joined)))
     if attention.qk_norm:
         parts.append(Part(Times(builder.pointwise(2 * (queries + keys)), builder.pointwise(4 * (queries + keys)))))
     if attention.output_gate:
@@ -97,13 +103,13 @@ def _core_parts(
         flops = 2 * attention_pairs(builder.seq_len, window) * core_width(attention) * share
         # A ring of context-parallel ranks works on blocks of its own length; the other variants see whole sequences.
         block = builder.seq_len * (1 - s.cp_p2p * (1 - 1 / s.cp))
-        device, peak = builder.device, builder.templates.peak_flops
+        device, rate = builder.device, attention_rate(builder.instance, builder.templates.peak_flops, head_dims)
         forward = builder.program.call(
-            attention_template(f"attention_{head_dims}", device, peak, head_dims, False), flops, block, moved
+            attention_template(f"attention_{head_dims}", device, rate, False), flops, block, moved
         )
         ratio = Integer(_FUSED_BACKWARD_PRODUCTS) / _FORWARD_PRODUCTS
         backward = builder.program.call(
-            attention_template(f"attention_backward_{head_dims}", device, peak, head_dims, True),
+            attention_template(f"attention_backward_{head_dims}", device, rate, True),
             flops * ratio,
             block,
             2 * moved,
@@ -127,10 +133,12 @@ def _unfused_core(
     scores = batch * rows * columns
 
     def product(m: Expr, k: Expr, n: Expr) -> Expr:
-        return builder.program.call(builder.templates.plain, m, k, n, batch, moved / 2)
+        return builder.program.call(builder.templates.plain, m, k, n, batch, ELEMENT_BYTES, moved / 2)
 
     half = Integer(head_dims) / 2
     forward = product(rows, half, columns) + product(rows, columns, half)
+    if head_dims % (2 * _MATRIX_UNIT_ALIGNMENT):
+        forward *= _VECTOR_UNIT_SLOWDOWN
     return Times(
         forward + builder.pointwise((_SCORE_BYTES_FORWARD + dropout) * scores),
         2 * forward + builder.pointwise((_SCORE_BYTES_BACKWARD + dropout) * scores),
@@ -171,13 +179,12 @@ def _state_space_parts(attention: GatedDeltaNet | Mamba2, builder: PartBuilder, 
     tokens = builder.tokens / s.tp * ELEMENT_BYTES
     inputs, outputs = tokens * in_features, tokens * output
     flops = builder.tokens / s.tp * state_space_flops_per_token(attention)
-    device, peak, block = builder.device, builder.templates.peak_flops, Integer(builder.seq_len)
+    device, block = builder.device, Integer(builder.seq_len)
+    rate = attention_rate(builder.instance, builder.templates.peak_flops, head_dims)
     name = f"scan_{head_dims}"
-    forward = builder.program.call(
-        attention_template(name, device, peak, head_dims, False), flops, block, 2 * inputs + outputs
-    )
+    forward = builder.program.call(attention_template(name, device, rate, False), flops, block, 2 * inputs + outputs)
     backward = builder.program.call(
-        attention_template(f"{name}_backward", device, peak, head_dims, True),
+        attention_template(f"{name}_backward", device, rate, True),
         2 * flops,
         block,
         4 * inputs + 2 * outputs,

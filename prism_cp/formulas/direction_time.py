@@ -34,7 +34,8 @@ def direction_templates(instance: Instance) -> tuple[Template, Template, Templat
     # `kernels`: input gradients with recomputation; `other`: weight gradients, which run in the same direction
     worked = Max(kernels, floor * launches - other, evaluate=False)
     both = worked + other
-    gathered = zero_3 * (Max(0, gather - gather_window * both, evaluate=False) + hop)
+    backward_window = gather_window if profile.prefetch_backward else Integer(0)
+    gathered = zero_3 * (Max(0, gather - backward_window * both, evaluate=False) + hop)
     reduced = zero_2 * (1 - 1 / count) * Max(0, reduce - reduce_window * both, evaluate=False)
     input_grad = jitter * (worked + sync * resync + gathered + reduced)
     forward_arguments = (kernels, floor, sync, hop, zero_3, gather)

@@ -10,8 +10,9 @@ from prism_cp.inputs.instance import Instance
 
 _FP32_BYTES = 4
 # Loss of one logit, bytes moved forward and backward. Fused: 16-bit logits read for maximum and sum, again for the
-# gradient that overwrites them. Unfused: passes over an fp32 copy.
-_FUSED_LOSS_BYTES, _UNFUSED_LOSS_BYTES = (4, 4), (8, 6)
+# gradient that overwrites them. Unfused: passes over an fp32 copy. Eager: PyTorch's own, with a cast (6) and the
+# logarithm of the softmax (8), and backward its gradient's zeros (4), its derivative (12) and a cast back (6).
+_FUSED_LOSS_BYTES, _UNFUSED_LOSS_BYTES, _EAGER_LOSS_BYTES = (4, 4), (8, 6), (14, 22)
 _LOSS_REDUCTIONS = 3  # maximum, sum of exponentials, target logit (Megatron-LM core/tensor_parallel/cross_entropy.py)
 
 
@@ -52,8 +53,10 @@ def head_parts(builder: PartBuilder) -> list[Part]:
     vocabulary = local_vocabulary(builder.instance)
     logits = builder.product(builder.tokens, Integer(model.hidden_size), vocabulary, plain=True)
     size = builder.tokens * vocabulary
-    fused = builder.profile.fused_cross_entropy
-    forward_bytes, backward_bytes = _FUSED_LOSS_BYTES if fused else _UNFUSED_LOSS_BYTES
+    loss_bytes = _FUSED_LOSS_BYTES
+    if not builder.profile.fused_cross_entropy:
+        loss_bytes = _UNFUSED_LOSS_BYTES if builder.profile.fused_pointwise else _EAGER_LOSS_BYTES
+    forward_bytes, backward_bytes = loss_bytes
     reductions: Expr = _LOSS_REDUCTIONS * group.ring_s(_FP32_BYTES * builder.tokens, passes=2)
     hidden = builder.hidden_bytes
     loss = Times(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sympy import Expr, Integer
+from sympy import Expr, Integer, Rational
 
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.collectives import deduplicated_exchange_template, rational
@@ -11,6 +11,9 @@ from prism_cp.formulas.layer_parts import ELEMENT_BYTES, LinearTimes, Part, Part
 from prism_cp.inputs.model import DenseFeedForward, FeedForward, MixtureOfExperts
 
 _MOE_ACTIVATION = frozenset({"moe", "moe_act"})
+# Share of the token exchange that another micro-batch's computation hides (Megatron-LM
+# --overlap-moe-expert-parallel-comm), fitted on NVIDIA-NeMo/Megatron-Bridge performance tables.
+_EXCHANGE_HIDDEN = Rational(85, 100)
 _ROUTER_BYTES = 12  # per token and expert: fp32 score written, read by top-k, probability written
 
 
@@ -24,8 +27,14 @@ def feed_forward_parts(feed_forward: FeedForward, builder: PartBuilder) -> list[
 def _dense_parts(feed_forward: DenseFeedForward, builder: PartBuilder) -> list[Part]:
     fc1, fc2 = (builder.linear(linear) for linear in feed_forward_linears(feed_forward, builder.model.hidden_size))
     width = Integer(feed_forward.intermediate_size) / s.tp
-    times = fc1.times + fc2.times + builder.activation(builder.tokens, width, feed_forward.gated)
-    return [Part(times + builder.tensor_parallel_exchange(fc1, fc2), DENSE), Part(builder.residual())]
+    times = fc1.times + builder.activation(builder.tokens, width, feed_forward.gated)
+    if feed_forward.bias:
+        times += builder.eager_gradients(width * (2 if feed_forward.gated else 1) + builder.model.hidden_size)
+    return [
+        Part(times + builder.tensor_parallel_exchange(fc1, fc2), DENSE),
+        Part(fc2.times, DENSE, final=True),
+        Part(builder.residual(), final=True),
+    ]
 
 
 def expert_load(builder: PartBuilder) -> Expr:
@@ -57,6 +66,8 @@ def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[
     scores = builder.pointwise(_ROUTER_BYTES * feed_forward.num_experts * builder.split_tokens)
     permutation = 2 * builder.pointwise(2 * ELEMENT_BYTES * hidden * sent, gather=True)  # permute and unpermute
     exchange = _exchange(feed_forward, builder, sent)
+    if builder.profile.expert_overlap:
+        exchange = (1 - _EXCHANGE_HIDDEN) * exchange
     parts = [
         Part(router + Times(scores, scores), MOE),
         Part(Times(permutation + exchange, permutation + exchange), MOE),
@@ -80,8 +91,8 @@ def _exchange(feed_forward: MixtureOfExperts, builder: PartBuilder, sent: Expr) 
     """Dispatch and combine of one direction, expert-tensor collectives included, all exposed.
 
     ``alltoall`` sends every copy; ``allgather`` gathers all tokens of the expert-parallel group and reduce-scatters
-    the results; ``deepep`` sends a token once per destination rank and node (all peers at once: one hop of latency),
-    never more nodes than the router's group limit allows.
+    the results; ``deepep`` and ``hybridep`` send a token once per destination rank and node (all peers at once: one hop
+    of latency), never more nodes than the router's group limit allows.
     """
     group, etp_group = builder.groups["ep"], builder.groups["etp"]
     hidden_bytes = ELEMENT_BYTES * builder.model.hidden_size

@@ -13,12 +13,15 @@ from sympy import Expr, Integer, Max, Symbol
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.collectives import Group, process_groups
 from prism_cp.formulas.flops import NO_MODULE, Linear, Modules
-from prism_cp.formulas.operators import CAST_BYTES, GemmTemplates, gemm_templates, pointwise_s
+from prism_cp.formulas.operators import GemmTemplates, gemm_templates, pointwise_s
 from prism_cp.formulas.program import Program, Template
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.model import Model
 
 ZERO: Expr = Integer(0)
+# Passes over its input of one norm in PyTorch without a compiler, forward and backward: layer norm is one kernel (two
+# backward), RMSNorm is written as cast, square, mean, two products and a cast.
+_EAGER_NORM_PASSES = {"layernorm": (2, 5), "rmsnorm": (8, 14)}
 ELEMENT_BYTES = 2  # activations and the weights that kernels read
 
 
@@ -38,10 +41,12 @@ class Times:
 
 @dataclass(frozen=True)
 class Part:
-    """Kernels of a layer that are recomputed together: by any of `modules`, and by full recomputation."""
+    """Kernels of a layer that are recomputed together: by any of `modules`, and by full recomputation; `final` ones,
+    whose results only the next layer reads, not where a framework stops recomputing early."""
 
     times: Times
     modules: Modules = NO_MODULE
+    final: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,20 +99,26 @@ class PartBuilder:
         The input gradient is m x n x k, the weight gradient n x m x k and accumulates into the gradient buffer (read
         and write). A product and both its gradients cost the same FLOPs (Megatron-LM ``training.py``).
         """
-        quantized = not plain and self.templates.input_bytes == 1
+        quantized = not plain and self.templates.cast_bytes > 0
         template = template or (self.templates.plain if plain else self.templates.quantized)
-        width = 1 if quantized else ELEMENT_BYTES
-        accumulate = 2 * self.profile.gradient_bytes
+        width = self.templates.input_bytes if quantized else ELEMENT_BYTES
+        cast = self.templates.cast_bytes
+        separate: Expr = Integer(0)
+        if self.profile.accumulation_bytes:
+            accumulate = ELEMENT_BYTES  # the product writes the gradient, another kernel adds it to the buffer
+            separate = self.pointwise(self.profile.accumulation_bytes * groups * k * n)
+        else:
+            accumulate = 2 * self.profile.gradient_bytes
 
-        def call(rows: Expr, depth: Expr, columns: Expr, bytes_: Expr) -> Symbol:
-            return self.program.call(template, rows, depth, columns, groups, bytes_)
+        def call(rows: Expr, depth: Expr, columns: Expr, written: int, bytes_: Expr) -> Symbol:
+            return self.program.call(template, rows, depth, columns, groups, written, bytes_)
 
         return LinearTimes(
-            call(m, k, n, groups * (width * (m * k + k * n) + ELEMENT_BYTES * m * n)),
-            call(m, n, k, groups * (width * (m * n + k * n) + ELEMENT_BYTES * m * k)),
-            call(n, m, k, groups * (width * (m * k + m * n) + accumulate * k * n)),
-            self.pointwise(CAST_BYTES * groups * m * k) if quantized else Integer(0),
-            self.pointwise(CAST_BYTES * groups * m * n) if quantized else Integer(0),
+            call(m, k, n, ELEMENT_BYTES, groups * (width * (m * k + k * n) + ELEMENT_BYTES * m * n)),
+            call(m, n, k, ELEMENT_BYTES, groups * (width * (m * n + k * n) + ELEMENT_BYTES * m * k)),
+            call(n, m, k, accumulate, groups * (width * (m * k + m * n) + accumulate * k * n)) + separate,
+            self.pointwise(cast * groups * m * k) if quantized else Integer(0),
+            self.pointwise(cast * groups * m * n) if quantized else Integer(0),
         )
 
     def linear(self, linear: Linear, *, plain: bool = False) -> LinearTimes:
@@ -123,7 +134,17 @@ class PartBuilder:
     def norms(self, count: int, width: int | None = None) -> Times:
         """`count` norms of the residual stream: forward reads and writes once; backward moves twice that."""
         bytes_ = ELEMENT_BYTES * (width or self.model.hidden_size) * self.split_tokens
-        return Times(count * self.pointwise(2 * bytes_), count * self.pointwise(4 * bytes_))
+        forward, backward = 2, 4
+        if not self.profile.fused_pointwise:
+            forward, backward = _EAGER_NORM_PASSES[self.model.norm]
+        return Times(count * self.pointwise(forward * bytes_), count * self.pointwise(backward * bytes_))
+
+    def eager_gradients(self, biases: Expr, joined: Expr = ZERO) -> Times:
+        """What an eager framework adds to a backward: reads `biases` elements a token for gradients of biases, and
+        copies `joined` elements a token into one tensor; nothing under a fusing framework."""
+        if self.profile.fused_pointwise:
+            return Times()
+        return Times(input_grad=self.pointwise(ELEMENT_BYTES * self.tokens * (biases + 2 * joined)))
 
     def residual(self) -> Times:
         """Residual addition (two reads, one write), with a one-byte mask under dropout; its gradient's addition."""
@@ -135,6 +156,8 @@ class PartBuilder:
         """Activation function of `width` outputs a row: SwiGLU reads two and writes one, GELU reads and writes one."""
         bytes_ = ELEMENT_BYTES * rows * width
         passes = (3, 5) if gated else (2, 3)
+        if gated and not self.profile.fused_pointwise:
+            passes = (5, 8)  # the activation and the product with the gate are two kernels
         return Times(self.pointwise(passes[0] * bytes_), self.pointwise(passes[1] * bytes_))
 
     def tensor_parallel_exchange(

@@ -34,6 +34,7 @@ _NONE = (Strategy("none"),)
 _BLOCK = 8192  # layouts evaluated at a time: their arrays stay in the cache
 _NORM_MODULES = frozenset({"layernorm"})
 _MOE_FLOOR = 4  # a mixture-of-experts layer launches about four times the kernels of a dense one
+_ATTENTION_GRAPH_SYNC = Rational(3, 4)  # what is left of the host's work with graphs of the attention blocks
 _ALLTOALL_SYNC = Rational(115, 100)  # the plain all-to-all dispatcher synchronises more than the others
 
 
@@ -124,9 +125,12 @@ class TimeExpressions:
             {index: program.value(getattr(part.times, field)).name for index, part in enumerate(parts)}
             for field in ("forward", "input_grad", "weight_grad")
         )
+        early = profile.checkpoint_early_stop
         again = tuple(
             tuple(
-                forward[index] for index, part in enumerate(parts) if strategy.full or part.modules & strategy.modules
+                forward[index]
+                for index, part in enumerate(parts)
+                if (strategy.full and not (early and part.final)) or part.modules & strategy.modules
             )
             for strategy in strategies
         )
@@ -172,6 +176,8 @@ class TimeExpressions:
         sync = repeat * rational(profile.moe_host_sync_s)
         if profile.dispatcher == "alltoall":
             sync *= _ALLTOALL_SYNC
+        if profile.attention_cuda_graphs:
+            sync *= _ATTENTION_GRAPH_SYNC
         return _MOE_FLOOR * floor, sync if self.instance.job.capacity_factor is None else Rational(0)
 
     def _step_values(self, builder: PartBuilder) -> dict[str, Expr]:
@@ -182,7 +188,8 @@ class TimeExpressions:
         total = sum((count * device_parameters(kind, instance)[0] for kind, count in chain.items()), Integer(0))
         gather, reduction = bucket_times(instance, builder.groups["dp_cp"], total / s.pp)
         sharded = jitter * s.zero_1 * (1 - s.zero_3)  # parameters are gathered once a step
-        p2p = builder.groups["pp"].neighbour_s(builder.hidden_bytes / s.sequence_split)
+        split = s.tp if profile.split_pipeline_transfers else s.sequence_split
+        p2p = builder.groups["pp"].neighbour_s(builder.hidden_bytes / split)
         overlapped = profile.overlap_param_gather
         return {
             "p2p_s": jitter * s.is_pipelined * p2p,

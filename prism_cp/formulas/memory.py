@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from sympy import Expr, Integer, Max, Min
 
 from prism_cp.formulas.activations import head_tensors, kept_bytes, layer_tensors, mtp_tensors
+from prism_cp.formulas.deferred import embedding_deferred, head_deferred, layer_deferred, mtp_deferred
 from prism_cp.formulas.overheads import capacity_bytes, fixed_bytes, shared_buffers
 from prism_cp.formulas.parameters import mtp_depth_weights, padded_vocabulary, part_weights, split_dense_expert
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
 from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
 from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, zero_3
-from prism_cp.formulas.transients import head_transient, layer_transient, weight_transient
+from prism_cp.formulas.transients import head_transient, layer_transient, sharding_transient, weight_transient
 from prism_cp.formulas.weights import Weight
 from prism_cp.inputs.instance import Instance
+from prism_cp.inputs.job import Profile
 
 NONE = Strategy("none")
 
@@ -43,12 +45,15 @@ class PartMemory:
     ----------
     activation_bytes, transient_bytes
         One expression per entry of `strategies`: per live micro-batch, and once while the part's backward runs.
+    deferred_bytes
+        Per micro-batch between its input gradient and its weight gradient, where the schedule splits them.
     """
 
     name: str
     strategies: tuple[Strategy, ...]
     activation_bytes: tuple[Expr, ...]
     transient_bytes: tuple[Expr, ...]
+    deferred_bytes: Expr
     weight_bytes: Expr
     gradient_bytes: Expr
     optimizer_bytes: Expr
@@ -83,6 +88,23 @@ def _share(stage: Expr, ranks: Expr) -> Expr:
     return (1 - stage) + stage / ranks
 
 
+def _second_moments(weights: Sequence[Weight], profile: Profile) -> Expr:
+    """What Muon keeps for tensors that Adam updates beside it: vectors, embeddings and output projections."""
+    if profile.optimizer == "adam":
+        return Integer(0)
+    by_adam = [weight for weight in weights if weight.cols == 1 or weight.name.endswith(("embedding", "projection"))]
+    others = [weight for weight in by_adam if weight.name not in ("mtp_projection", "in_projection")]
+    dense, expert = split_dense_expert(others)
+    ranks = (shard / profile.optimizer_instances, expert_shard / profile.optimizer_instances)
+    return 4 * (dense * _share(zero_1, ranks[0]) + expert * _share(zero_1, ranks[1]))
+
+
+def copies_gradients(profile: Profile) -> bool:
+    """Whether 16-bit gradients also exist in fp32 from the optimizer step on, beside the optimizer states."""
+    counted = profile.optimizer_state_bytes >= 16  # the states include that copy
+    return profile.gradient_bytes < 4 and not counted and not profile.precision_aware_optimizer
+
+
 def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExpressions:
     """Weights, accumulated gradients and optimizer states of a list of weights on a device.
 
@@ -103,11 +125,12 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
         if count != 0:
             weight_bytes += (ELEMENT_BYTES * count + copies * low) * _share(zero_3, ranks)
             gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)
-            sharded += count * _share(zero_1, ranks)
+            sharded += count * _share(zero_1, ranks / profile.optimizer_instances)
     step = Min(Integer(profile.optimizer_step_bytes), 4 * sharded, evaluate=False)
-    if profile.gradient_bytes < 4 and profile.optimizer_state_bytes < 16:
+    if copies_gradients(profile):
         step += 4 * sharded
-    return StateExpressions(weight_bytes, gradient_bytes, profile.optimizer_state_bytes * sharded, step)
+    optimizer_bytes = profile.optimizer_state_bytes * sharded + _second_moments(weights, profile)
+    return StateExpressions(weight_bytes, gradient_bytes, optimizer_bytes, step)
 
 
 def _part(
@@ -116,6 +139,7 @@ def _part(
     strategies: tuple[Strategy, ...],
     activation: Sequence[Expr],
     transient: Sequence[Expr],
+    deferred: Expr,
 ) -> PartMemory:
     state = state_expressions(part_weights(name, instance), instance)
     return PartMemory(
@@ -123,6 +147,7 @@ def _part(
         strategies,
         tuple(activation),
         tuple(transient),
+        deferred,
         state.weight_bytes,
         state.gradient_bytes,
         state.optimizer_bytes,
@@ -147,7 +172,10 @@ def _chain_part(name: str, instance: Instance, c: Context) -> PartMemory:
     running = layer_transient(layer_kind(name, instance), c) + weight_transient(unit, c)
     activation = [layers * bytes_ for bytes_ in kept]
     transient = [running + everything - bytes_ for bytes_ in kept]
-    return _part(name, instance, strategies, activation, transient)
+    deferred = layer_deferred(layer_kind(name, instance), instance.model.hidden_size, c)
+    if name == "mtp":
+        deferred += mtp_deferred(instance.model.hidden_size, c)
+    return _part(name, instance, strategies, activation, transient, layers * deferred)
 
 
 def _embedding_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
@@ -163,14 +191,15 @@ def _embedding_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMem
     released = kept_bytes(tensors, [NONE])[0] + layer_transient(layer_kind(first, instance), c)
     gradient = ELEMENT_BYTES * vocabulary * c.hidden / tp
     transient = Max(0, gradient - released, evaluate=False) + weight_transient(part_weights("embedding", instance), c)
-    return _part("embedding", instance, (NONE,), [activation], [transient])
+    return _part("embedding", instance, (NONE,), [activation], [transient], embedding_deferred(c))
 
 
 def _head_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
     """Final norm, output projection and loss, with the logits of every multi-token-prediction depth."""
     activation = kept_bytes(head_tensors(instance.model, c, vocabulary / tp), [NONE])
-    transient = head_transient(c, vocabulary / tp) + weight_transient(part_weights("head", instance), c)
-    return _part("head", instance, (NONE,), activation, [transient])
+    transient = head_transient(c, vocabulary / tp) + sharding_transient(part_weights("head", instance), c)
+    deferred = head_deferred(1 + instance.model.num_mtp_layers, c, vocabulary / tp)
+    return _part("head", instance, (NONE,), activation, [transient], deferred)
 
 
 def memory_expressions(instance: Instance) -> MemoryExpressions:

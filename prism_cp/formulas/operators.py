@@ -16,7 +16,11 @@ _TILE_ROWS, _TILE_COLUMNS = 128, 256
 _ATTENTION_BACKWARD_SHARE = Rational(4, 5)  # efficiency of the fused backward over the forward's
 _ATTENTION_RAMP = 512  # tokens at which fused attention reaches half of its efficiency
 _LOW_PRECISION_GROUPED_GAIN = Rational(6, 5)
-CAST_BYTES = 4  # fp8: read two bytes, write two (row-wise and column-wise copies) of every cast element
+# Bytes of one element's cast to 8 bit: two read, two written (row-wise and column-wise copies). Current scaling reads
+# every element once more for its maximum; block scaling (MXFP8) writes a scale byte for every 32 elements and copy.
+_CAST_BYTES = {"delayed": Rational(4), "current": Rational(6), "mxfp8": 4 + Rational(2, 32)}
+# To 4 bit: read once for the maximum and once for the cast, two half-byte copies with a scale byte for every 16.
+_FP4_CAST_BYTES = 5 + Rational(2, 16)
 
 
 def _symbols(names: str) -> tuple[Symbol, ...]:
@@ -27,25 +31,44 @@ def gemm_template(name: str, device: Device, peak_flops: Expr, efficiency: Expr,
     """Time of `groups` equal matrix products m x k x n launched as one kernel, moving `bytes`.
 
     Roofline of the tensor-core rate and the HBM rate. The achieved rate falls with what tiles of 128 x 256 leave empty,
-    with the square root of the occupancy of the last wave of tiles over the cores, and with a ramp in k. Fitted on
+    with the square root of the occupancy of the last wave of tiles over the cores, and with a ramp in k: the epilogue,
+    which moves `written` bytes for every element of the result where the ramp is that of two bytes. Fitted on
     SimuMax's measured GEMM efficiency tables (MooreThreads/SimuMax ``configs/system``) and published step times.
     """
-    m, k, n, groups, bytes_ = arguments = _symbols("m k n groups bytes")
+    m, k, n, groups, written, bytes_ = arguments = _symbols("m k n groups written bytes")
     rows, columns = ceiling(m / _TILE_ROWS), ceiling(n / _TILE_COLUMNS)
     waves = groups * rows * columns / device.num_cores
-    padded = 2 * groups * rows * _TILE_ROWS * columns * _TILE_COLUMNS * (k + ramp)
+    padded = 2 * groups * rows * _TILE_ROWS * columns * _TILE_COLUMNS * (k + ramp * written / 2)
     compute = padded / (peak_flops * efficiency) * sqrt(ceiling(waves) / waves)
     return Template(name, arguments, (kernel_time(device, compute, bytes_),))
 
 
-def attention_template(name: str, device: Device, peak_flops: Expr, head_dims: int, backward: bool) -> Template:
+def attention_rate(instance: Instance, peak_flops: Expr, head_dims: int) -> Expr:
+    """FLOP/s of the forward of the profile's fused attention kernel over long sequences.
+
+    `head_dims` is the sum of the query-key and value head dimensions: below 256 the vendor's kernel slows with its
+    square root, Triton's does not.
+
+    Raises
+    ------
+    InstanceError
+        The device file does not state an efficiency for that kernel.
+    """
+    device, kernel = instance.cluster.device, instance.profile.attention_kernel
+    if kernel == "native":
+        return peak_flops * rational(device.attention_efficiency) * sqrt(Min(1, Rational(head_dims, 256)))
+    if device.triton_attention_efficiency is None:
+        problem = f"{kernel}, but {device.name} has no efficiency for it"
+        raise InstanceError("profile.attention_kernel", problem, "native")
+    return peak_flops * rational(device.triton_attention_efficiency)
+
+
+def attention_template(name: str, device: Device, rate: Expr, backward: bool) -> Template:
     """Time of one fused attention kernel of `flops` over blocks of `block` tokens, moving `bytes`.
 
-    `head_dims` is the sum of the query-key and value head dimensions: below 256 the kernel slows with its square root.
-    Backward runs at four fifths of the forward's rate. Fitted as `gemm_template`.
+    Backward runs at four fifths of the forward's `rate`. Fitted as `gemm_template`.
     """
     flops, block, bytes_ = arguments = _symbols("flops block bytes")
-    rate = peak_flops * rational(device.attention_efficiency) * sqrt(Min(1, Rational(head_dims, 256)))
     if backward:
         rate *= _ATTENTION_BACKWARD_SHARE
     compute = flops * (block + _ATTENTION_RAMP) / (block * rate)
@@ -78,7 +101,8 @@ class GemmTemplates:
     quantized: Template
     grouped: Template
     peak_flops: Rational  # 16 bit
-    input_bytes: int  # of one element of a quantized matrix
+    input_bytes: Rational  # of one element of a quantized matrix
+    cast_bytes: Rational  # moved to quantize one element of an input or of an output's gradient; 0 in 16 bit
 
 
 def gemm_templates(instance: Instance) -> GemmTemplates:
@@ -97,16 +121,20 @@ def gemm_templates(instance: Instance) -> GemmTemplates:
     efficiency = rational(device.gemm_efficiency)
     grouped = efficiency * rational(device.grouped_gemm_efficiency)
     plain = gemm_template("gemm", device, peak, efficiency, 128)
-    if precision != "fp8":
-        return GemmTemplates(plain, plain, gemm_template("grouped_gemm", device, peak, grouped, 128), peak, 2)
-    if "fp8" not in device.peak_flops or device.fp8_gemm_efficiency is None:
-        raise InstanceError("job.precision", f"fp8, but {device.name} has no fp8 rate or efficiency", "bf16, fp16")
-    low_peak, low = rational(device.peak_flops["fp8"]), rational(device.fp8_gemm_efficiency)
+    if precision not in ("fp8", "fp4"):
+        in_16_bit = gemm_template("grouped_gemm", device, peak, grouped, 128)
+        return GemmTemplates(plain, plain, in_16_bit, peak, Rational(2), Rational(0))
+    stated = device.fp8_gemm_efficiency if precision == "fp8" else device.fp4_gemm_efficiency
+    if precision not in device.peak_flops or stated is None:
+        problem = f"{precision}, but {device.name} has no {precision} rate or efficiency"
+        raise InstanceError("job.precision", problem, "bf16, fp16")
+    low_peak, low = rational(device.peak_flops[precision]), rational(stated)
     low_grouped = Min(1, low * _LOW_PRECISION_GROUPED_GAIN)
     return GemmTemplates(
         plain,
-        gemm_template("fp8_gemm", device, low_peak, low, 256),
-        gemm_template("fp8_grouped_gemm", device, low_peak, low_grouped, 256),
+        gemm_template(f"{precision}_gemm", device, low_peak, low, 256),
+        gemm_template(f"{precision}_grouped_gemm", device, low_peak, low_grouped, 256),
         peak,
-        1,
+        Rational(1) if precision == "fp8" else Rational(1, 2),
+        _CAST_BYTES[instance.profile.fp8_scaling] if precision == "fp8" else _FP4_CAST_BYTES,
     )

@@ -5,14 +5,11 @@ from __future__ import annotations
 from sympy import Expr, Integer, Min
 
 from prism_cp.formulas.parameters import part_weights
-from prism_cp.formulas.saved import ELEMENT_BYTES, Context, exact
+from prism_cp.formulas.saved import ELEMENT_BYTES, Context, exact, sequence_parallel
 from prism_cp.formulas.strategies import layer_kind
 from prism_cp.formulas.symbols import cp, dp, ep, etp, expert_shard, is_pipelined, shard, tp
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.model import LatentAttention, MixtureOfExperts, SelfAttention
-
-# Four cuBLAS workspaces of 32 MiB (transformer_engine/pytorch/module/base.py get_multi_stream_cublas_workspace).
-GROUPED_GEMM_WORKSPACE_BYTES = Integer(4 * 32 * 2**20)
 
 
 def _buffer_sizes(part: str, instance: Instance, c: Context) -> dict[object, Expr]:
@@ -24,11 +21,17 @@ def _buffer_sizes(part: str, instance: Instance, c: Context) -> dict[object, Exp
             if weight.gemm:
                 rows, cols = weight.local_shape
                 sizes[rows, cols] = ELEMENT_BYTES * rows * cols
-        if isinstance(layer.feed_forward, MixtureOfExperts):
-            sizes["grouped matrix multiplication"] = GROUPED_GEMM_WORKSPACE_BYTES
-    if not c.profile.flash_attention and isinstance(layer.attention, SelfAttention | LatentAttention):
+    if isinstance(layer.feed_forward, MixtureOfExperts) and c.profile.grouped_gemm_workspace_bytes:
+        sizes["grouped matrix multiplication"] = Integer(c.profile.grouped_gemm_workspace_bytes)
+    if (
+        not c.profile.flash_attention
+        and not c.profile.transformer_engine
+        and isinstance(layer.attention, SelfAttention | LatentAttention)
+    ):
         heads = Integer(layer.attention.num_attention_heads)
         sizes["scores", heads] = ELEMENT_BYTES * c.tokens * c.seq_len * heads / tp
+    if not c.profile.transformer_engine:
+        sizes["gathered input"] = sequence_parallel * ELEMENT_BYTES * c.tokens * c.hidden
     return sizes
 
 
@@ -36,9 +39,10 @@ def shared_buffers(instance: Instance, c: Context) -> list[tuple[Expr, frozenset
     """Buffers that layers share: ``(bytes, chain kind indices, on the embedding's stage, on the head's stage)``.
 
     With in-place accumulation of weight gradients Transformer Engine returns a dummy gradient, one cached per distinct
-    local weight shape (``get_dummy_wgrad``, transformer_engine/pytorch/module/base.py; experts have one shape each),
-    and it multiplies grouped matrices on four streams with a workspace each. Attention that is not fused keeps one
-    buffer of scores (Megatron-LM core/transformer/dot_product_attention.py).
+    local weight shape (``get_dummy_wgrad``, transformer_engine/pytorch/module/base.py; experts have one shape each).
+    It multiplies grouped matrices on four streams with a cuBLAS workspace each. Megatron's own attention keeps one
+    buffer of scores (Megatron-LM core/transformer/dot_product_attention.py), and its own linear layers gather sequence
+    shards into one global buffer (core/tensor_parallel/layers.py, ``get_global_memory_buffer``).
     """
     size: dict[object, Expr] = {}
     kinds: dict[object, set[int]] = {}

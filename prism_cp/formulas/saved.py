@@ -64,6 +64,7 @@ class Context:
     seq_len: Expr
     fp8: bool
     dropout: bool
+    attention_dropout: bool
     expert_load: Expr  # token copies of the busiest device's experts over the mean
     profile: Profile
 
@@ -126,6 +127,7 @@ def context(instance: Instance) -> Context:
         seq_len=Integer(job.seq_len),
         fp8=job.precision == "fp8",
         dropout=job.dropout,
+        attention_dropout=job.dropout if job.attention_dropout is None else job.attention_dropout,
         expert_load=load,
         profile=instance.profile,
     )

@@ -15,6 +15,10 @@ from prism_cp.inputs.instance import Instance
 # Megatron-LM's distributed-data-parallel bucket grows with the group: max(40e6, 1e6 * group) parameters.
 _BUCKET_PARAMETERS_PER_RANK = 10**6
 
+# Adam in fp32 one operation at a time, bytes a parameter: two moments decayed (8 each) and added to (12 each), root
+# (8), epsilon (8), bias correction (8), weight decay (8), the step itself (16).
+_UNFUSED_ADAM_BYTES = 88
+
 
 def bucket_parameters(instance: Instance) -> Expr:
     """Parameters of one gradient bucket (Megatron-LM ``distributed_data_parallel_config.py``)."""
@@ -41,7 +45,8 @@ def state_template(instance: Instance, groups: dict[str, Group]) -> tuple[Templa
         states_split = 1 + s.zero_1 * (ranks - 1)
         gradients_split = 1 + s.zero_2 * (ranks - 1)
         buffer = profile.gradient_bytes * (2 + 2 * group.exists)
-        states = 4 + 8 + 4 + 2 * profile.optimizer_state_bytes + 6
+        adam = 4 + 2 * profile.optimizer_state_bytes if profile.fused_optimizer else _UNFUSED_ADAM_BYTES
+        states = 4 + 8 + adam + 6
         update += parameters * (buffer / gradients_split + states / states_split)
         calls = parameters / bucket_parameters(instance)
         gather += _collective(group, parameters * ELEMENT_BYTES, Integer(1), calls)

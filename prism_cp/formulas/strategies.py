@@ -1,6 +1,7 @@
 """Strategies: what can be chosen per layer of a kind, i.e. which modules are recomputed in the backward pass.
 
-Module names and their meaning are Megatron-LM's (``--recompute-modules``, core/transformer/transformer_config.py).
+Module names and their meaning are Megatron-LM's (``--recompute-modules``, core/transformer/transformer_config.py);
+``activation_func`` is MindSpeed-LLM's ``--recompute-activation-function``: the activation of every feed-forward.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from prism_cp.inputs.model import (
     SelfAttention,
 )
 
-MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "activation_func")
 # Recomputing a whole MoE block already recomputes what is inside it.
 INSIDE_MOE = frozenset({"moe_act", "shared_experts"})
 
@@ -63,6 +64,7 @@ def applicable_modules(kind: LayerKind, modules: Iterable[str]) -> tuple[str, ..
         "layernorm": kind.num_norms > 0,
         "mla_up_proj": isinstance(kind.attention, LatentAttention),
         "mlp": isinstance(kind.feed_forward, DenseFeedForward),
+        "activation_func": kind.feed_forward is not None,
         "moe": experts is not None,
         "moe_act": experts is not None,
         "shared_experts": experts is not None and experts.shared_intermediate_size > 0,

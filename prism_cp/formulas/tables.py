@@ -24,6 +24,7 @@ class LayerCosts(Generic[Number]):
     weight_grad_s: list[Number]
     activation_bytes: list[Number]
     transient_bytes: list[Number]
+    deferred_bytes: Number  # per micro-batch between a split backward's input gradient and weight gradient
     weight_bytes: Number
     gradient_bytes: Number
     optimizer_bytes: Number

@@ -25,7 +25,8 @@ MAMBA_CHUNK = 256  # tokens per chunk of mamba_ssm's state-space scan
 
 def _gathered_input(c: Context) -> Expr:
     """With sequence parallelism: the gathered input of the first matrix and its gradient before the reduce-scatter."""
-    return sequence_parallel * 2 * ELEMENT_BYTES * c.tokens * c.hidden
+    whole = 2 if c.profile.transformer_engine else 1  # a buffer that stays holds the other one
+    return sequence_parallel * whole * ELEMENT_BYTES * c.tokens * c.hidden
 
 
 def _context_parallel(c: Context, key_value_features: Expr) -> Expr:
@@ -96,16 +97,23 @@ def layer_transient(kind: LayerKind, c: Context) -> Expr:
     return c.hidden_state + largest + _gathered_input(c)
 
 
+def sharding_transient(weights: Iterable[Weight], c: Context) -> Expr:
+    """Whole weights and gradients of one unit that ZeRO makes for its backward pass.
+
+    ZeRO-3 gathers a unit's weights while the next unit's are prefetched; from ZeRO-2 on its whole gradients exist
+    until they are reduced (PyTorch FSDP notes; Rajbhandari et al., arXiv 1910.02054).
+    """
+    parameters = sum(split_dense_expert(weights))
+    return parameters * (zero_2 * c.profile.gradient_reduce_bytes + zero_3 * 2 * ELEMENT_BYTES)
+
+
 def weight_transient(weights: Iterable[Weight], c: Context) -> Expr:
     """Whole weights and gradients of one unit that ZeRO or the framework makes for its backward pass.
 
-    ZeRO-3 gathers a unit's weights while the next unit's are prefetched; from ZeRO-2 on its whole gradients exist
-    until they are reduced (PyTorch FSDP notes; Rajbhandari et al., arXiv 1910.02054). Without in-place accumulation
-    the largest weight gradient exists once more.
+    Without in-place accumulation the largest weight gradient exists once more.
     """
     weights = list(weights)
-    parameters = sum(split_dense_expert(weights))
-    total = parameters * (zero_2 * c.profile.gradient_reduce_bytes + zero_3 * 2 * ELEMENT_BYTES)
+    total = sharding_transient(weights, c)
     if c.profile.dummy_weight_gradients:
         return total
     largest = []
@@ -117,14 +125,18 @@ def weight_transient(weights: Iterable[Weight], c: Context) -> Expr:
 
 
 def head_transient(c: Context, vocabulary_per_device: Expr) -> Expr:
-    """Peak of the loss beyond what it keeps, the gradient of the projection's input, a dummy weight gradient.
+    """Bytes beyond what the head keeps: the larger of the loss and of the projection's backward pass.
 
-    The logits' live bytes at the peak are a fact of the cross entropy in use (2 fused by Transformer Engine, 6 when the
-    maximum is subtracted in place, 10 otherwise); only the micro-batch at the loss has them. The projection is
-    Megatron-LM's own linear layer (core/tensor_parallel/layers.py), which makes its dummy gradient anew every time;
-    caching it, as Transformer Engine's layers do, would contradict the published peaks of last stages (SimuMax, B200).
+    That pass holds the 16-bit gradient of the logits instead of what the loss kept, the gradient of its input and a
+    gradient of its weight, a dummy where gradients accumulate in place. The logits' live bytes at the peak are a fact
+    of the cross entropy in use (2 fused by Transformer Engine, 6 when the maximum is subtracted in place, 10
+    otherwise); only the micro-batch at the loss has them. The projection is Megatron-LM's own linear layer
+    (core/tensor_parallel/layers.py), which makes its dummy gradient anew every time; caching it, as Transformer
+    Engine's layers do, would contradict the published peaks of last stages (SimuMax, B200).
     """
-    dummy = ELEMENT_BYTES * c.hidden * vocabulary_per_device if c.profile.dummy_weight_gradients else 0
-    beyond = max(0, c.profile.loss_peak_bytes_per_logit - logit_bytes(c))
+    logits = c.tokens * vocabulary_per_device
+    loss = max(0, c.profile.loss_peak_bytes_per_logit - logit_bytes(c)) * logits
     input_gradient = ELEMENT_BYTES * c.tokens * c.hidden * (1 + sequence_parallel)
-    return beyond * c.tokens * vocabulary_per_device + input_gradient + dummy
+    weight_gradient = ELEMENT_BYTES * c.hidden * vocabulary_per_device
+    backward = (ELEMENT_BYTES - logit_bytes(c)) * logits + weight_gradient
+    return Max(loss, backward, evaluate=False) + input_gradient

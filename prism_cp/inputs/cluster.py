@@ -23,8 +23,10 @@ class Device(FrozenModel):
     num_cores: PositiveInt  # SMs or cube cores: tiles that run at once
     gemm_efficiency: Fraction01
     fp8_gemm_efficiency: Fraction01 | None = None
+    fp4_gemm_efficiency: Fraction01 | None = None
     grouped_gemm_efficiency: Fraction01  # relative to gemm_efficiency
     attention_efficiency: Fraction01  # fused attention, forward
+    triton_attention_efficiency: Fraction01 | None = None  # the same of Triton's kernel of 2023
     hbm_efficiency: Fraction01
     gather_efficiency: Fraction01 = 0.42  # HBM efficiency of token permutation
     kernel_latency_s: PositiveFloat = 6e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from functools import reduce
 from math import gcd, prod
 
@@ -19,6 +20,7 @@ MAX_LAYERS = 10_000
 MAX_BATCH = 100_000_000  # sequences per step, and tokens per sequence
 RESERVED_KINDS = ("embedding", "head", "mtp")  # names of what is no decoder layer
 TIME_UNITS_S = (1e-9, 1.0)  # finer overflows 64-bit times, coarser tells no two plans apart
+LARGEST_DENOMINATOR = 1000  # of the overlap factor: times of overlapped ops are multiples of it
 NOT_INTERLEAVED = ("gpipe", "1f1b")
 
 
@@ -117,6 +119,8 @@ def _check_job(instance: Instance) -> None:
             problem = f"{job.precision} needs {dtype}, which {instance.cluster.device.name} does not state"
             options = [name for name in ("bf16", "fp16", "fp8") if name in peaks and (name != "fp8" or "bf16" in peaks)]
             raise InstanceError("job.precision", problem, ", ".join(options) or "peak_flops with that dtype")
+    if Fraction(str(job.overlap_factor)).denominator > LARGEST_DENOMINATOR:
+        raise InstanceError("job.overlap_factor", str(job.overlap_factor), "a number with at most three decimals")
     if model.num_learned_positions and job.seq_len > model.num_learned_positions:
         problem = f"{job.seq_len} exceeds the {model.num_learned_positions} learned positions of {model.name}"
         raise InstanceError("job.seq_len", problem, f"at most {model.num_learned_positions}")

@@ -19,6 +19,7 @@ class Profile(FrozenModel):
     context_bytes: Annotated[int, Field(ge=0)]  # driver context, outside the allocator
     communicator_bytes: Annotated[int, Field(ge=0)]  # per process group of more than one rank
     workspace_bytes: Annotated[int, Field(ge=0)]  # library workspaces inside the allocator
+    grouped_gemm_workspace_bytes: Annotated[int, Field(ge=0)] = 0  # more of them on ranks with experts
     dummy_weight_gradients: bool  # one buffer per distinct weight shape (gradient-accumulation fusion)
     fused_cross_entropy: bool  # keeps bf16 logits; unfused keeps fp32 softmax
     loss_peak_bytes_per_logit: PositiveInt  # live bytes per logit at the loss: 2 fused, 6 or 10 unfused
@@ -27,18 +28,34 @@ class Profile(FrozenModel):
     attention_copies_output: bool  # flash-attn package, sequence-first layout
     flash_attention: bool  # False: scores are materialised
     optimizer_step_bytes: Annotated[int, Field(ge=0)]  # temporary of the optimizer step
+    optimizer_step_copies_parameter: bool = False  # the temporary is the fp32 piece of a parameter in the rank's shard
+    experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
     optimizer_state_bytes: PositiveInt  # master weight and moments per parameter
     optimizer_moment_bytes: PositiveInt = 8  # of these, the moments: they come with the first optimizer step
+    optimizer: Literal["adam", "muon"] = "adam"  # muon: its state bytes are those of matrices, others keep 4 more
+    precision_aware_optimizer: bool = False  # it reads 16-bit gradients as they are, without a copy in fp32
+    optimizer_instances: PositiveInt = 1  # ZeRO shards over one of so many parts of the data-parallel ranks
+    transformer_engine: bool = True  # False: Megatron's own linear layers, which keep one buffer of gathered inputs
     # time
     overlap_grad_reduce: bool
     overlap_param_gather: bool
     gradient_overlap_window: Fraction01  # share of the last backward that can hide the reduction
     bucket_parameters: PositiveInt
     tp_overlap: bool  # GEMMs overlap tensor-parallel collectives
-    dispatcher: Literal["alltoall", "allgather", "deepep"]
+    dispatcher: Literal["alltoall", "allgather", "deepep", "hybridep"]
     full_cuda_graphs: bool
+    attention_cuda_graphs: bool = False  # graphs of the attention blocks only: part of the host's work is gone
+    expert_overlap: bool = False  # token exchange of one micro-batch runs behind another's computation
+    fp8_scaling: Literal["delayed", "current", "mxfp8"] = "current"  # what a cast to 8 bit reads and writes
+    attention_kernel: Literal["native", "triton"] = "native"  # the vendor's library, or Triton's kernel of 2023
+    fused_pointwise: bool = True  # False: an eager framework, one kernel an operation
+    fused_optimizer: bool = True  # False: Adam as one kernel for each of its operations
+    accumulation_bytes: Annotated[int, Field(ge=0)] = 0  # per parameter and micro-batch, where not part of the product
+    checkpoint_early_stop: bool = False  # full recomputation stops at the last tensor that the backward needs
+    prefetch_backward: bool = True  # ZeRO-3: parameters of the next layer are gathered during a layer's backward
+    split_pipeline_transfers: bool = False  # transfers are split over tensor-parallel ranks, gathered on arrival
     host_launch_floor_s: Annotated[float, Field(ge=0)]  # per dense layer and direction; four times that for MoE layers
     moe_host_sync_s: Annotated[float, Field(ge=0)]  # per MoE layer and micro-batch
     jitter_per_doubling: Annotated[float, Field(ge=0)]  # share of step time lost per doubling of nodes
@@ -52,9 +69,13 @@ class Job(FrozenModel):
 
     gbs: PositiveInt  # sequences per step
     seq_len: PositiveInt
-    precision: Literal["bf16", "fp16", "fp8"] = "bf16"
+    precision: Literal["bf16", "fp16", "fp8", "fp4"] = "bf16"
     expert_load: Annotated[float, Field(ge=1)] = 1.0  # tokens of the busiest rank's experts over the mean
     capacity_factor: PositiveFloat | None = None  # pad-to-capacity; None: dropless
     vocab_padding: PositiveInt = 128  # vocabulary is padded to a multiple of this times tp
+    # A forward and a backward that DualPipe and DualPipeV run as one pair take this share of the sum of both, and never
+    # less than the longer of them; 1: overlapping hides nothing.
+    overlap_factor: Annotated[float, Field(ge=0, le=1)] = 1.0
     dropout: bool = False
+    attention_dropout: bool | None = None  # on attention probabilities; None: as `dropout`
     source: str = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.consistency import check_consistency
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.job import Job
+from prism_cp.inputs.layout import OVERLAPPING
 from prism_cp.inputs.overrides import apply_overrides
 from prism_cp.inputs.parts import (
     Raw,
@@ -146,6 +148,10 @@ def instance_from_mapping(raw: object, overrides: Sequence[str] = (), folder: Pa
     scalars = validated(_Scalars, rest, "")
     instance = Instance(**parts, **scalars.model_dump(exclude_unset=True))
     check_consistency(instance)
+    if "time_unit_s" not in rest and set(OVERLAPPING) & set(instance.layout.schedules):
+        # Times of overlapped ops are rounded to multiples of the factor's denominator, which this keeps at 1 us.
+        denominator = Fraction(str(instance.job.overlap_factor)).denominator
+        instance = instance.model_copy(update={"time_unit_s": float(Fraction(1, 1_000_000 * denominator))})
     return instance
 
 

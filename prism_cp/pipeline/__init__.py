@@ -9,7 +9,7 @@ from prism_cp.pipeline.live_vectors import live_vectors
 from prism_cp.pipeline.path_cut import PathCut
 from prism_cp.pipeline.program import check_sizes
 from prism_cp.pipeline.reference import reference_pipeline_time, simulate_reference
-from prism_cp.pipeline.schedules import Op, OpType, Schedule, get_schedule, schedule_names
+from prism_cp.pipeline.schedules import Op, OpType, Schedule, get_schedule, schedule_names, with_options
 from prism_cp.pipeline.simulator import Simulation, pipeline_time, pipeline_times, simulate
 
 __all__ = [
@@ -31,4 +31,5 @@ __all__ = [
     "simulate",
     "simulate_reference",
     "static_cuts",
+    "with_options",
 ]

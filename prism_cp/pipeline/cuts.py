@@ -10,7 +10,8 @@ time of a stage, w: warm-up forwards of rank i)
 
 "In" and "out" run along the other ranks' first forwards and last backwards, or not at all: a path may begin with the
 rank's own head and end with its own tail, which is the work bound head + m·c + tail. Each is a path of the event graph
-by construction (and checked to be one), hence a lower bound for every plan.
+by construction (and checked to be one), hence a lower bound for every plan. Where overlapped pairs take less than both
+ops together, each is there three times: with the share of both, with the forwards alone, and with the backwards alone.
 """
 
 from __future__ import annotations
@@ -43,7 +44,15 @@ def _static_cuts(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -
     paths = [path for rank in range(pp) for path in rank_paths(program, rank)]
     for turn in schedule.turns(pp, vpp, num_microbatches):
         paths += turning_paths(program, turn)
+    if schedule.overlap_factor != 1:
+        paths = [branch for path in paths for branch in _branches(program, path)]
     return tuple(dict.fromkeys(path_cut(program, path) for path in paths))
+
+
+def _branches(program: Program, path: Int64) -> list[Int64]:
+    """A path, and what is left of it with only one op of every overlapped pair."""
+    partner = program.partner[path]
+    return [path, path[(partner < 0) | (path < partner)], path[(partner < 0) | (path > partner)]]
 
 
 def rank_paths(program: Program, rank: int) -> list[Int64]:

@@ -7,6 +7,7 @@ arrays of the fast simulator.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 import networkx as nx
@@ -59,7 +60,11 @@ def event_graph(
             graph.add_node(op, rank=rank, duration=duration[op.type][op.virtual_stage], label=describe(op))
             if before is not None and op.type == OpType.OVERLAPPED_BACKWARD:
                 partner[before], partner[op] = op, before
-            if before is None:
+                alone, other = graph.nodes[before]["duration"], graph.nodes[op]["duration"]
+                pair = max(Fraction(alone), Fraction(other), chosen.overlap_factor * (alone + other))
+                assert pair.denominator == 1, f"an overlapped pair would last {pair}"
+                graph.add_edge(before, op, weight=int(pair) - other, reason="order")  # both end together
+            elif before is None:
                 graph.add_edge(START, op, weight=int(head[rank]), reason="head")
             else:
                 graph.add_edge(before, op, weight=graph.nodes[before]["duration"], reason="order")

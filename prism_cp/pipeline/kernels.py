@@ -11,11 +11,22 @@ from numpy.typing import NDArray
 from prism_cp.pipeline.program import Int32, Int64
 
 
+def _pair_length(forward: int, backward: int, numerator: int, denominator: int) -> int:
+    """Length of an overlapped pair; `denominator` divides the times."""
+    return max(forward, backward, (forward + backward) // denominator * numerator)
+
+
+pair_length: Callable[..., int] = njit(cache=True)(_pair_length)
+
+
 def _run(
     code: Int32,
     data_predecessor: Int32,
     crosses: NDArray[np.bool_],
     has_blocks: bool,
+    opening: Int32,
+    numerator: int,
+    denominator: int,
     block_predecessor: Int32,
     block_crosses: NDArray[np.bool_],
     rank: Int32,
@@ -25,9 +36,18 @@ def _run(
     p2p: int,
     end: Int64,
 ) -> int:
-    """Fill `end` with the end of every op and return the pipeline time."""
+    """Fill `end` with the end of every op and return the pipeline time.
+
+    The end of an overlapped forward is when it would end alone; the pair ends with the backward.
+    """
     clock = head.copy()
     for i in range(len(code)):
+        if has_blocks and opening[i] >= 0:
+            alone = durations[code[opening[i]]]
+            begin = end[opening[i]] - alone
+            end[i] = begin + pair_length(alone, durations[code[i]], numerator, denominator)
+            clock[rank[i]] = end[i]
+            continue
         start = clock[rank[i]]
         data = data_predecessor[i]
         if data >= 0:
@@ -59,6 +79,9 @@ def _run_batch(
     data_predecessor: Int32,
     crosses: NDArray[np.bool_],
     has_blocks: bool,
+    opening: Int32,
+    numerator: int,
+    denominator: int,
     block_predecessor: Int32,
     block_crosses: NDArray[np.bool_],
     rank: Int32,
@@ -75,6 +98,9 @@ def _run_batch(
             data_predecessor,
             crosses,
             has_blocks,
+            opening,
+            numerator,
+            denominator,
             block_predecessor,
             block_crosses,
             rank,
@@ -95,6 +121,9 @@ def _trace_back(
     data_predecessor: Int32,
     crosses: NDArray[np.bool_],
     has_blocks: bool,
+    opening: Int32,
+    numerator: int,
+    denominator: int,
     block_predecessor: Int32,
     block_crosses: NDArray[np.bool_],
     rank_predecessor: Int32,
@@ -103,13 +132,27 @@ def _trace_back(
     end: Int64,
     last: int,
 ) -> Int64:
-    """A longest path into `last`, first op first. Among equals the rank's own order is followed: fewer transfers."""
+    """A longest path into `last`, first op first. Among equals the rank's own order is followed: fewer transfers.
+
+    Of an overlapped pair the path has both ops where their sum matters, else the longer one.
+    """
     path = np.empty(last + 1, dtype=np.int64)
     length = 0
     op = last
     while op >= 0:
-        path[length] = op
-        length += 1
+        if has_blocks and opening[op] >= 0:
+            backward, op = op, opening[op]
+            alone, other = durations[code[op]], durations[code[backward]]
+            both = (alone + other) // denominator * numerator
+            if both >= max(alone, other) or other > alone:
+                path[length] = backward
+                length += 1
+            if both >= max(alone, other) or alone >= other:
+                path[length] = op
+                length += 1
+        else:
+            path[length] = op
+            length += 1
         start = end[op] - durations[code[op]]
         before, data = rank_predecessor[op], data_predecessor[op]
         if before >= 0 and end[before] == start:

@@ -17,7 +17,8 @@ class PathCut:
     """How often a path executes each op kind, waits for a transfer, and which head and tail it has.
 
     The pipeline time of every plan with the same schedule, pp, vpp and num_microbatches is at least the path's value,
-    because the time is the longest path; and it equals the largest value over all paths.
+    because the time is the longest path; and it equals the largest value over all paths. Counts are multiplied by
+    `scale`, so that they are integers where an overlapped pair counts for less than the sum of its ops.
 
     Attributes
     ----------
@@ -25,6 +26,8 @@ class PathCut:
     head, tail : tuple of int, one per rank
     p2p : int
         Transfers between ranks on the path.
+    scale : int
+        `scale` times the pipeline time is at least the weighted sum of the times.
     """
 
     forward: tuple[int, ...]
@@ -33,6 +36,7 @@ class PathCut:
     head: tuple[int, ...]
     tail: tuple[int, ...]
     p2p: int
+    scale: int = 1
 
     def value(
         self,
@@ -43,7 +47,7 @@ class PathCut:
         tail: Sequence[int],
         p2p: int,
     ) -> int:
-        """Length of the path under these times, in their unit."""
+        """Length of the path under these times, in their unit, rounded up: the pipeline time is an integer."""
         pairs = (
             (self.forward, forward),
             (self.input_grad, input_grad),
@@ -54,7 +58,7 @@ class PathCut:
         total = self.p2p * int(p2p)
         for counts, times in pairs:
             total += sum(n * int(time) for n, time in zip(counts, times, strict=True))
-        return total
+        return -(-total // self.scale)
 
 
 def path_cut(program: Program, path: NDArray[np.integer]) -> PathCut:
@@ -64,26 +68,42 @@ def path_cut(program: Program, path: NDArray[np.integer]) -> PathCut:
     ----------
     program : Program
     path : int array [length]
-        Op numbers; each waits for the one before it, through its data or on its rank.
+        Op numbers; each waits for the one before it, through its data or on its rank. Of an overlapped pair a path has
+        both ops, which then count for the overlap factor times their sum, or one of them.
     """
     before, after = path[:-1], path[1:]
-    by_data = program.data_predecessor[after] == before
-    by_block = program.block_predecessor[after] == before
+    partner = program.partner
+    paired = partner[after] == before
+    left = np.maximum(before, partner[before])  # results leave an overlapped pair when it ends
+    entered = np.where(partner[after] >= 0, np.minimum(after, partner[after]), after)
+    by_data = ~paired & (program.data_predecessor[entered] == left)
+    by_block = ~paired & (program.block_predecessor[entered] == left)
     # A backward also needs its own forward, a weight gradient its own input gradient: on one rank, so no transfer.
     needed = RESULT_OF[program.op_type[after]] - 1
     own = program.index[needed, program.virtual_stage[after], program.microbatch[after]]
     by_itself = (needed >= 0) & (own == before)
-    by_order = program.rank_predecessor[after] == before
-    assert np.all(by_data | by_block | by_itself | by_order), "not a path of the event graph"
+    by_order = program.rank_predecessor[entered] == left
+    assert np.all(paired | by_data | by_block | by_itself | by_order), "not a path of the event graph"
     stages, pp = program.num_stages, program.pp
-    counts = np.bincount(program.code[path], minlength=len(OpType) * stages).reshape(-1, stages)
+    together = np.append(False, paired)
+    together[:-1] |= paired
+    factor, scale = program.schedule.overlap_factor, 1
+    weights = np.ones(len(path), np.int64)
+    if factor != 1 and together.any():
+        scale = factor.denominator
+        weights = np.where(together, factor.numerator, scale)
+    flat = np.zeros(len(OpType) * stages, np.int64)
+    np.add.at(flat, program.code[path], weights)
+    counts = flat.reshape(-1, stages)
     first, last = int(program.rank[path[0]]), int(program.rank[path[-1]])
     whole = counts[list(WHOLE_BACKWARDS)].sum(axis=0)
+    transfers = np.count_nonzero((by_data & program.crosses[entered]) | (by_block & program.block_crosses[entered]))
     return PathCut(
         forward=tuple(counts[list(FORWARDS)].sum(axis=0).tolist()),
         input_grad=tuple((whole + counts[OpType.INPUT_GRAD]).tolist()),
         weight_grad=tuple((whole + counts[OpType.WEIGHT_GRAD]).tolist()),
-        head=tuple(int(rank == first) for rank in range(pp)),
-        tail=tuple(int(rank == last) for rank in range(pp)),
-        p2p=int(np.count_nonzero((by_data & program.crosses[after]) | (by_block & program.block_crosses[after]))),
+        head=tuple(scale * int(rank == first) for rank in range(pp)),
+        tail=tuple(scale * int(rank == last) for rank in range(pp)),
+        p2p=scale * int(transfers),
+        scale=scale,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from numba import njit
@@ -22,6 +23,7 @@ MOST_OPS_KEPT = 4_000_000
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+Links: TypeAlias = tuple[Int32, Int32, NDArray[np.bool_], bool, Int32, int, int, Int32, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,8 @@ class Program:
         For an overlapped forward the data predecessor of its partner, which the block waits for too; -1 for all others.
     block_crosses : bool array [ops]
         Whether that one is on another rank.
+    opening : int32 array [ops]
+        For an overlapped backward its partner, with which its block begins; -1 for all others.
     has_blocks : bool
         Whether there are overlapped pairs at all.
     rank_ops : list of int32 arrays
@@ -70,11 +74,28 @@ class Program:
     partner: Int32
     block_predecessor: Int32
     block_crosses: NDArray[np.bool_]
+    opening: Int32
     has_blocks: bool
     rank_ops: list[Int32]
     index: Int32
     previous_stage: Int32
     next_stage: Int32
+
+    @property
+    def links(self) -> Links:
+        """What every kernel needs of a program, in the order of their first parameters."""
+        factor = self.schedule.overlap_factor
+        return (
+            self.code,
+            self.data_predecessor,
+            self.crosses,
+            self.has_blocks,
+            self.opening,
+            factor.numerator,
+            factor.denominator,
+            self.block_predecessor,
+            self.block_crosses,
+        )
 
     def op(self, number: int) -> Op:
         """The op of that number, readable."""
@@ -170,6 +191,7 @@ def _build(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> Prog
         partner=_renumber(number, partner)[sequence],
         block_predecessor=_renumber(number, block_predecessor)[sequence],
         block_crosses=block_crosses[sequence],
+        opening=_renumber(number, np.where(rows[:, 0] == OpType.OVERLAPPED_BACKWARD, partner, np.int32(-1)))[sequence],
         has_blocks=bool(opens.any()),
         rank_ops=[number[offsets[r] : offsets[r + 1]] for r in range(pp)],
         index=_renumber(number, index),

@@ -7,6 +7,7 @@ already ended.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import pairwise
 
 from prism_cp.pipeline.schedules import get_schedule
@@ -34,7 +35,9 @@ def reference_pipeline_time(
     chosen = get_schedule(schedule)
     orders = chosen.orders(pp, vpp, num_microbatches)
     ranks = [rank for rank, _ in chosen.virtual_stages(pp, vpp)]
-    return simulate_reference(orders, ranks, chosen.chains(pp, vpp), forward, input_grad, weight_grad, head, tail, p2p)
+    return simulate_reference(
+        orders, ranks, chosen.chains(pp, vpp), forward, input_grad, weight_grad, head, tail, p2p, chosen.overlap_factor
+    )
 
 
 def simulate_reference(
@@ -47,6 +50,7 @@ def simulate_reference(
     head: Sequence[int],
     tail: Sequence[int],
     p2p: int,
+    overlap_factor: Fraction = Fraction(1),
 ) -> int:
     """Pipeline time of explicit op orders.
 
@@ -60,11 +64,13 @@ def simulate_reference(
         Virtual stages in the order a micro-batch passes them.
     forward, input_grad, weight_grad, head, tail, p2p
         Integer times, as for the fast simulator.
+    overlap_factor : Fraction
+        Of the schedule; an overlapped pair lasts that share of both ops together, or as long as the longer one.
 
     Raises
     ------
     ValueError
-        The orders deadlock, or an op is missing.
+        The orders deadlock, an op is missing, or an overlapped pair would last no whole number of units.
     """
     before: dict[int, int] = {}
     after: dict[int, int] = {}
@@ -102,13 +108,19 @@ def simulate_reference(
         # An overlapped pair is one block: it waits for both and hands both results out when it ends.
         size = 2 if queues[rank][position[rank]][0] == BLOCK_OPENS else 1
         block = queues[rank][position[rank] : position[rank] + size]
-        time, length = clock[rank], 0
+        time, lengths = clock[rank], []
         for op_type, stage, microbatch in block:
             data = ready(op_type, stage, microbatch)
             if data is None:
                 return False
-            time, length = max(time, data), length + durations[op_type][stage]
-        clock[rank] = time + length
+            time = max(time, data)
+            lengths.append(durations[op_type][stage])
+        length = Fraction(lengths[0])
+        if size == 2:
+            length = max(*map(Fraction, lengths), overlap_factor * sum(lengths))
+            if length.denominator != 1:
+                raise ValueError(f"an overlapped pair would last {length} time units")
+        clock[rank] = time + int(length)
         for op_type, stage, microbatch in block:
             if op_type in MAKES_FORWARD:
                 forward_end[stage, microbatch] = clock[rank]

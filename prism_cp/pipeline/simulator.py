@@ -1,8 +1,8 @@
 """Pipeline room: the exact pipeline time of any schedule, as the longest path through its ops, in integers.
 
 Model: every rank executes its ops in order, the first not before its head time; an op starts when the op before it on
-its rank and the data it needs are there; a transfer between ranks takes `p2p` and occupies no rank. The pipeline ends
-when the last rank has finished its ops and its tail.
+its rank and the data it needs are there; a transfer between ranks takes `p2p` and occupies no rank. An overlapped pair
+lasts max(F, B + W, factor·(F + B + W)). The pipeline ends when the last rank has finished its ops and its tail.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from operator import index
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from prism_cp.errors import InstanceError
 from prism_cp.pipeline.kernels import longest_path_length, longest_path_lengths, trace_back
 from prism_cp.pipeline.path_cut import PathCut, path_cut
-from prism_cp.pipeline.program import Int32, Int64, Program, get_program
+from prism_cp.pipeline.program import Int64, Program, get_program
 from prism_cp.pipeline.schedules.base import Op, Schedule
 
 Times: TypeAlias = Sequence[int] | Int64
@@ -35,7 +35,7 @@ class Simulation:
     pipeline_time : int
         Heads and tails included.
     starts : list of int64 arrays
-        Start of every op of every rank, in the rank's op order.
+        Start of every op of every rank, in the rank's op order; an overlapped pair's backward ends with the pair.
     critical_path : PathCut
         A longest path; its value under the simulated times is `pipeline_time`.
     critical_ops : tuple of Op
@@ -67,7 +67,8 @@ def simulate(
     schedule, pp, vpp, num_microbatches
         Which op orders.
     forward, input_grad, weight_grad : sequence of int [virtual stages]
-        Times per micro-batch; a whole backward takes ``input_grad + weight_grad``.
+        Times per micro-batch; a whole backward takes ``input_grad + weight_grad``. The denominator of the schedule's
+        overlap factor divides them.
     head, tail : sequence of int [pp]
         Times of a rank before its first and after its last op.
     p2p : int
@@ -84,7 +85,7 @@ def simulate(
     time = int(_longest(program, durations, heads, tails, p2p, end))
     finish = [int(end[ops[-1]]) + int(tails[rank]) for rank, ops in enumerate(program.rank_ops)]
     last = int(program.rank_ops[finish.index(time)][-1])
-    path = trace_back(*_links(program), program.rank_predecessor, durations, p2p, end, last)
+    path = trace_back(*program.links, program.rank_predecessor, durations, p2p, end, last)
     starts = end - durations[program.code]
     return Simulation(
         pipeline_time=time,
@@ -137,7 +138,7 @@ def pipeline_times(
     """
     program = get_program(schedule, pp, vpp, num_microbatches)
     durations, heads, tails = _tables(program, forward, input_grad, weight_grad, head, tail, p2p)
-    return longest_path_lengths(*_links(program), program.rank, durations, heads, tails, p2p)
+    return longest_path_lengths(*program.links, program.rank, durations, heads, tails, p2p)
 
 
 def _one_row(
@@ -177,8 +178,11 @@ def _tables(
     largest = (
         per_microbatch * program.num_microbatches + transfers + int(heads.max(initial=0)) + int(tails.max(initial=0))
     )
-    if largest >= LARGEST_TIME:
+    if largest * program.schedule.overlap_factor.denominator >= LARGEST_TIME:
         raise _overflow(largest)
+    if program.has_blocks:
+        coarse = program.schedule.overlap_factor.denominator
+        assert coarse == 1 or not any(np.any(array % coarse) for array in (f, b, w)), f"times no multiples of {coarse}"
     durations = np.concatenate((f, b + w, b, w, f, b + w), axis=1)  # by OpType
     return durations, heads, tails
 
@@ -205,16 +209,4 @@ def _overflow(largest: int) -> InstanceError:
 
 
 def _longest(program: Program, durations: Int64, head: Int64, tail: Int64, p2p: int, end: Int64) -> int:
-    return longest_path_length(*_links(program), program.rank, durations, head, tail, p2p, end)
-
-
-def _links(program: Program) -> tuple[Int32, Int32, NDArray[np.bool_], bool, Int32, NDArray[np.bool_]]:
-    """What every kernel needs of a program, in the order of their first parameters."""
-    return (
-        program.code,
-        program.data_predecessor,
-        program.crosses,
-        program.has_blocks,
-        program.block_predecessor,
-        program.block_crosses,
-    )
+    return longest_path_length(*program.links, program.rank, durations, head, tail, p2p, end)

@@ -7,6 +7,7 @@ from typing import Any
 
 from prism_cp.errors import PlanError
 from prism_cp.pipeline import simulate
+from prism_cp.pipeline_schedule import pipeline_schedule
 from prism_cp.plan import Plan
 from prism_cp.report.numbers import percent, seconds
 
@@ -75,7 +76,7 @@ def critical_path(plan: Plan) -> CriticalPath:
     weight_grad = [stage.weight_grad for stage in stages]
     head, tail = [rank.head for rank in plan.ranks], [rank.tail for rank in plan.ranks]
     simulation = simulate(
-        layout.schedule,
+        pipeline_schedule(plan.instance, layout.schedule),
         layout.pp,
         layout.vpp,
         layout.num_microbatches,
@@ -91,14 +92,15 @@ def critical_path(plan: Plan) -> CriticalPath:
     for index, stage in enumerate(stages):
         backward = cut.input_grad[index] * input_grad[index] + cut.weight_grad[index] * weight_grad[index]
         backwards = max(cut.input_grad[index], cut.weight_grad[index])
-        parts.append(
-            Contribution("forward", index, stage.rank, cut.forward[index], cut.forward[index] * forward[index])
-        )
-        parts.append(Contribution("backward", index, stage.rank, backwards, backward))
+        ahead = cut.forward[index] * forward[index] // cut.scale
+        parts.append(Contribution("forward", index, stage.rank, -(-cut.forward[index] // cut.scale), ahead))
+        parts.append(Contribution("backward", index, stage.rank, -(-backwards // cut.scale), backward // cut.scale))
     for rank in range(layout.pp):
-        parts.append(Contribution("head", None, rank, cut.head[rank], cut.head[rank] * head[rank]))
-        parts.append(Contribution("tail", None, rank, cut.tail[rank], cut.tail[rank] * tail[rank]))
-    parts.append(Contribution("transfers", None, None, cut.p2p, cut.p2p * plan.p2p))
+        heads, tails = cut.head[rank] // cut.scale, cut.tail[rank] // cut.scale
+        parts.append(Contribution("head", None, rank, heads, heads * head[rank]))
+        parts.append(Contribution("tail", None, rank, tails, tails * tail[rank]))
+    transfers = cut.p2p // cut.scale
+    parts.append(Contribution("transfers", None, None, transfers, transfers * plan.p2p))
     parts.append(Contribution("barrier", None, None, 1, plan.barrier))
     used = sorted((part for part in parts if part.time), key=lambda part: -part.time)
     return CriticalPath(tuple(used), sum(part.time for part in used), plan.time_unit_s)

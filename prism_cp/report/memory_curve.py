@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from prism_cp.breakdown import ExactTables, TableSource
 from prism_cp.check import plan_assignment
 from prism_cp.errors import PlanError
 from prism_cp.pipeline import OpType
-from prism_cp.pipeline.schedules.base import FORWARDS, WHOLE_BACKWARDS
+from prism_cp.pipeline.schedules.base import FORWARDS
 from prism_cp.report.timeline import RankRun, Timeline
 from prism_cp.stage_problem import rank_memories, structure_errors
 
-FREES = (*WHOLE_BACKWARDS, OpType.WEIGHT_GRAD)
 Curve = list[tuple[int, int]]  # (moment in time units, memory units from then on)
 
 
 def memory_curves(timeline: Timeline, tables: TableSource | None = None) -> list[Curve]:
     """Memory of every rank over time, in memory units.
 
-    A micro-batch's activations count from the start of its forward to the end of the op that frees them; transients as
-    in the plan: the largest of the virtual stages with a live micro-batch. During the head the optimizer steps.
+    A micro-batch's activations count from the start of its forward to the end of its backward; where that is split, to
+    the start of the input gradient, and from there what is deferred until the weight gradient ends. Transients as in
+    the plan: the largest of the virtual stages with a live micro-batch. During the head the optimizer steps.
 
     Parameters
     ----------
@@ -58,13 +56,24 @@ def memory_curves(timeline: Timeline, tables: TableSource | None = None) -> list
 
 
 def _live_changes(run: RankRun, stages: list[int], head: int) -> list[tuple[int, tuple[int, ...]]]:
-    """(moment from the end of the head on, live micro-batches of the rank's virtual stages from then on)."""
+    """(moment from the end of the head on, live micro-batches of the rank's virtual stages from then on).
+
+    Counts as in `live_counts`, always with both halves.
+    """
     position = {stage: column for column, stage in enumerate(stages)}
-    live = [0] * len(stages)
+    live = [0] * (2 * len(stages))
     steps = {head: tuple(live)}
-    starts = np.isin(run.op_type, FORWARDS)
-    frees = np.isin(run.op_type, FREES)
-    for index in np.flatnonzero(starts | frees).tolist():
-        live[position[int(run.virtual_stage[index])]] += 1 if starts[index] else -1
-        steps[int(run.start[index] if starts[index] else run.end[index])] = tuple(live)
+    for index, op_type in enumerate(run.op_type.tolist()):
+        whole = position[int(run.virtual_stage[index])]
+        deferred = len(stages) + whole
+        if op_type in FORWARDS or op_type == OpType.INPUT_GRAD:
+            if op_type in FORWARDS:
+                live[whole] += 1
+            else:
+                live[whole] -= 1
+                live[deferred] += 1
+            steps[int(run.start[index])] = tuple(live)
+        else:
+            live[deferred if op_type == OpType.WEIGHT_GRAD else whole] -= 1
+            steps[int(run.end[index])] = tuple(live)
     return list(steps.items())

@@ -1,6 +1,7 @@
 """Report room: when every op and every transfer of a plan's pipeline runs, for traces and pictures.
 
-Times count `Plan.time_unit_s`. Starts come from the simulator; an op's length is its virtual stage's time.
+Times count `Plan.time_unit_s`. Starts come from the simulator; an op's length is its virtual stage's time. The forward
+and the backward of an overlapped pair are shown one after the other, each with its share of the pair's length.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from prism_cp.errors import InstanceError, PlanError
 from prism_cp.pipeline import OpType, get_schedule, simulate
 from prism_cp.pipeline.schedules.base import RESULT_OF
+from prism_cp.pipeline_schedule import pipeline_schedule
 from prism_cp.plan import Plan, PlanLayout
 
 Int64 = NDArray[np.int64]
@@ -153,7 +155,7 @@ def plan_timeline(plan: Plan) -> Timeline:
     if layout is None or plan.p2p is None or plan.barrier is None:
         raise PlanError("layout", f"is null (status {plan.status})", "a plan with a layout")
     try:
-        schedule = get_schedule(layout.schedule)
+        schedule = get_schedule(pipeline_schedule(plan.instance, layout.schedule))
         reason = schedule.why_not(layout.pp, layout.vpp, layout.num_microbatches)
     except InstanceError as error:
         raise PlanError(error.key, error.problem, error.accepted) from error
@@ -187,6 +189,13 @@ def plan_timeline(plan: Plan) -> Timeline:
     orders = schedule.orders(layout.pp, layout.vpp, layout.num_microbatches)
     for order, start in zip(orders, run.starts, strict=True):
         op_type, stage, microbatch = order.T.astype(np.int64)
-        ranks.append(RankRun(op_type, stage, microbatch, start, start + durations[op_type, stage]))
+        end = start + durations[op_type, stage]
+        opens = np.flatnonzero(op_type == OpType.OVERLAPPED_FORWARD)
+        if len(opens):
+            forward_time, backward_time = (durations[op_type[i], stage[i]] for i in (opens, opens + 1))
+            both, length = np.maximum(forward_time + backward_time, 1), end[opens + 1] - start[opens]
+            end[opens] = start[opens] + length * forward_time // both
+            start[opens + 1] = end[opens]
+        ranks.append(RankRun(op_type, stage, microbatch, start, end))
     chains = schedule.chains(layout.pp, layout.vpp)
     return Timeline(plan, layout, tuple(ranks), chains, run.pipeline_time, plan.barrier)

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from prism_cp.formulas.time_results import LayerTimes
-from prism_cp.inputs.layout import SCHEDULES, Layout
+from prism_cp.inputs.layout import OVERLAPPING, SCHEDULES, Layout
 from prism_cp.integer_tables import CostModel, optimistic_stage_problem, row_of
 from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
 from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, cell_bounds, possible, total_work, work_bounds
+from prism_cp.pipeline_schedule import overlap_factor
 from prism_cp.stage_problem import StageProblem
 
 FIRST_BATCH, BATCH = 64, 1024
@@ -47,6 +48,9 @@ class Candidates:
         self.unit_s = instance.time_unit_s
         self.prefix = cost_model.prefix_counts
         self.any_schedule = any(name not in BOUND_CODES for name in instance.layout.schedules)
+        # What a rank's time is at least of its work: an overlapped pair takes no less than half of both ops.
+        overlapped = max(float(overlap_factor(instance)), 0.5)
+        self.work_shares = np.array([overlapped if name in OVERLAPPING else 1.0 for name in SCHEDULES])
         self.cell_bounds = self._cell_bounds()
         self.order = np.argsort(self.cell_bounds, kind="stable")
         self.infeasible = 0
@@ -75,7 +79,9 @@ class Candidates:
         kind_cost = np.stack([_fastest(kind, size) for kind in times.kinds], axis=1)
         ends = [_fastest(end, size) for end in (times.embedding, times.head)]
         work, largest = total_work(kind_cost, ends[0], ends[1], self.prefix[:, -1])
-        return cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"], self.any_schedule)
+        share = min(self.work_shares[SCHEDULES.index(name)] for name in self.admissible.instance.layout.schedules)
+        bounds = cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"], self.any_schedule)
+        return np.asarray(share * bounds)
 
     def batches(self) -> Iterator[tuple[np.ndarray, Columns, int]]:
         """Batches of expanded layouts in order of their cells' bound: (cell indices, columns, next position)."""
@@ -143,9 +149,10 @@ class Batch:
         self.shape[:, 1], self.shape[:, 2] = columns["pp"], columns["num_microbatches"]
         self.shape[:, 3] = 0 if candidates.admissible.space.allow_empty_middle_stages else 1
         self.barrier_s = np.broadcast_to(costs.norm_s, n)
-        fastest = self.cost.min(axis=2)
+        share = candidates.work_shares[columns["schedule"]]
+        fastest = share[:, None] * self.cost.min(axis=2)
         self.bounds_s = self.barrier_s + self.table[:, 2] + work_bounds(
-            np.ascontiguousarray(fastest), np.ascontiguousarray(ends[:, 0, 0]), np.ascontiguousarray(ends[:, 1, 0]),
+            np.ascontiguousarray(fastest), share * ends[:, 0, 0], share * ends[:, 1, 0],
             candidates.prefix, columns["pp"], columns["num_microbatches"], np.ascontiguousarray(self.table[:, 3]),
             self.shape[:, 0],
         )  # fmt: skip

@@ -12,7 +12,9 @@ from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.export import solve_with_highs
 from prism_cp.cp.joint import build_joint_model, prove_nothing_better, solve_joint
 from prism_cp.cp.solve import solve_stage_problem
+from prism_cp.engine import applicable, solve_with_engine
 from prism_cp.inputs.layout import Layout
+from prism_cp.pipeline import with_options
 from prism_cp.stage_problem import StageProblem
 from tests.random_problems import random_stage_problem
 
@@ -25,6 +27,11 @@ def small_problem(seed: int, schedules: tuple[str, ...] = ("gpipe", "1f1b")) -> 
         problem = random_stage_problem(rng, schedules=schedules, max_pp=2 if schedules == ("interleaved",) else 3)
         if count_plans(problem) <= PLANS:
             return problem
+
+
+OVERLAPPING = tuple(
+    with_options(name, overlap_factor=factor) for name in ("dualpipe", "dualpipev") for factor in ("0", "3/5", "17/20")
+)
 
 
 def layout_of(problem: StageProblem, tp: int = 1) -> Layout:
@@ -107,3 +114,26 @@ def test_start_times_alone_give_the_exact_time_of_every_schedule(seed: int) -> N
     else:
         assert code == cp_model.OPTIMAL
         assert int(solver.value(joint.objective)) == optimum + problem.barrier
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_all_voices_agree_where_pairs_overlap(seed: int) -> None:
+    """Decomposed, joint, start times and enumeration, with pairs shorter than the sum of their ops."""
+    rng = random.Random(seed)
+    name = OVERLAPPING[seed % len(OVERLAPPING)]
+    problem = random_stage_problem(rng, schedules=(name,), max_pp=2, max_layers=4, max_strategies=2)
+    oracle = exhaustive(problem)
+    solution = solve_stage_problem(problem)
+    joint = solve_joint([(layout_of(problem), problem)])
+    assert solution.pipeline_time == oracle.pipeline_time
+    assert applicable(problem)
+    assert solve_with_engine(problem).pipeline_time == oracle.pipeline_time
+    if oracle.pipeline_time is None:
+        assert joint.status == "infeasible"
+        return
+    assert joint.objective == joint.bound == oracle.pipeline_time + problem.barrier
+    highs = solve_with_highs(problem, [*static_cuts(problem), *solution.cuts])
+    assert highs.objective is not None
+    assert highs.objective <= oracle.pipeline_time
+    plain = problem.replace(schedule=name.partition("[")[0])
+    assert exhaustive(plain).pipeline_time >= oracle.pipeline_time

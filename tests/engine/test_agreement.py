@@ -9,7 +9,7 @@ from prism_cp.cp.exact import cut_value, evaluate, is_feasible
 from prism_cp.cp.solve import solve_stage_problem
 from prism_cp.engine import EngineResult, complete, solve_with_engine
 from prism_cp.stage_problem import StageProblem
-from tests.engine.problems import small_problem, without_reduction
+from tests.engine.problems import SCHEDULES, small_problem, without_reduction
 
 
 def check(problem: StageProblem, optimum: int | None, result: EngineResult) -> None:
@@ -25,13 +25,39 @@ def check(problem: StageProblem, optimum: int | None, result: EngineResult) -> N
     assert all(cut_value(problem, cut, result.assignment) <= optimum for cut in result.cuts)
 
 
-@pytest.mark.parametrize("seed", range(280))
-def test_engine_is_exhaustive(seed: int) -> None:
-    problem = small_problem(seed)
-    check(problem, exhaustive(problem).pipeline_time, solve_with_engine(problem))
+MOST_PLANS = (60, 200, 600)  # sizes in turn; the number of schedules is no multiple of three
 
 
-@pytest.mark.parametrize("seed", range(1_000, 1_070))
+def agree(seeds: range, stage_model_every: int) -> None:
+    """Engine = enumeration on all seeds, = stage model on some; a fair share has no plan, a fair share several."""
+    without_plan = several = 0
+    schedules = set()
+    for seed in seeds:
+        problem = small_problem(seed, most_plans=MOST_PLANS[seed % len(MOST_PLANS)])
+        oracle = exhaustive(problem)
+        check(problem, oracle.pipeline_time, solve_with_engine(problem))
+        if seed % stage_model_every == 0:
+            assert solve_stage_problem(problem).pipeline_time == oracle.pipeline_time
+        without_plan += oracle.pipeline_time is None
+        several += oracle.pipeline_time is not None and oracle.num_plans > 1
+        schedules.add(problem.schedule)
+    assert schedules == set(SCHEDULES)
+    assert without_plan > len(seeds) / 10
+    assert several > len(seeds) / 3
+
+
+@pytest.mark.parametrize("block", range(20))
+def test_engine_is_enumeration_on_two_thousand(block: int) -> None:
+    agree(range(100 * block, 100 * (block + 1)), stage_model_every=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(20))
+def test_engine_is_enumeration_on_twenty_thousand(block: int) -> None:
+    agree(range(10_000 + 1_000 * block, 10_000 + 1_000 * (block + 1)), stage_model_every=10)
+
+
+@pytest.mark.parametrize("seed", range(1_000, 1_021))
 def test_engine_is_stage_model(seed: int) -> None:
     problem = small_problem(seed, most_plans=20_000)
     solution = solve_stage_problem(problem)
@@ -65,10 +91,3 @@ def test_bounds_given_from_outside(seed: int) -> None:
     check(problem, optimum, solve_with_engine(problem, optimum, hint=best.assignment))
     again = solve_with_engine(problem, max(0, optimum - 3), optimum + 5, cuts=solve_with_engine(problem).cuts)
     check(problem, optimum, again)
-
-
-@pytest.mark.slow
-def test_engine_on_twenty_thousand() -> None:
-    for seed in range(10_000, 30_000):
-        problem = small_problem(seed, most_plans=300)
-        check(problem, exhaustive(problem).pipeline_time, solve_with_engine(problem))

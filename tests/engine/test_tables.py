@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from prism_cp.baselines.exhaustive import all_assignments
+from prism_cp.benchmark.family import FAMILY, FamilyCase, family_problem
 from prism_cp.cp.exact import cut_value, evaluate, is_feasible, static_cuts
 from prism_cp.engine import solve_with_engine
 from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weights
 from prism_cp.engine.anneal import Annealer
 from prism_cp.engine.chain import make_chain, make_groups
-from prism_cp.engine.family import FAMILY, FamilyCase, family_problem
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.tables import Tables, row_of
+from prism_cp.engine.walk import LEAF, walk_points
 from prism_cp.silent_highs import SilentHighs
 from prism_cp.stage_problem import Assignment, StageProblem
 from tests.engine.problems import small_problem
@@ -111,3 +112,16 @@ def test_limits_leave_a_true_bound() -> None:
 def test_family_is_large_and_named() -> None:
     assert len(FAMILY) >= 24
     assert len({case.name for case in FAMILY}) == len(FAMILY)
+
+
+def test_without_cuts_every_combination_of_points_is_left() -> None:
+    """A walk that reads a cut that does not exist loses plans, at random."""
+    worth, start = np.zeros((5, 0), np.int64), np.array([0, 2, 5])
+    seen = []
+    chosen, pointer, depth = np.zeros(2, np.int64), start[:-1].copy(), 0
+    while True:
+        state, depth, _ = walk_points(np.zeros(0, np.int64), worth, start, chosen, pointer, depth, 1_000)
+        if state != LEAF:
+            break
+        seen.append(tuple(chosen.tolist()))
+    assert seen == [(one, two) for one in (0, 1) for two in (2, 3, 4)]

@@ -35,6 +35,7 @@ PROFILE = Profile(
     context_bytes=400 * 2**20,
     communicator_bytes=500 * 2**20,
     workspace_bytes=100 * 2**20,
+    grouped_gemm_workspace_bytes=4 * 32 * 2**20,
     dummy_weight_gradients=True,
     fused_cross_entropy=True,
     loss_peak_bytes_per_logit=2,

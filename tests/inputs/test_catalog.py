@@ -8,7 +8,6 @@ from prism_cp.errors import InstanceError
 from prism_cp.inputs.catalog import SECTIONS, catalog_entry, catalog_names
 from prism_cp.inputs.cluster import Device
 from prism_cp.inputs.consistency import check_cluster, check_model
-from prism_cp.inputs.job import Profile
 from prism_cp.inputs.parts import build_cluster, build_model, build_profile, expand, expand_cluster
 from prism_cp.inputs.pydantic_errors import validated
 
@@ -43,11 +42,13 @@ def test_device(name: str) -> None:
         "grouped_gemm_efficiency",
     }
     stated |= {"attention_efficiency", "hbm_efficiency"}
-    stated |= {"fp8_gemm_efficiency"} if device.fp8_gemm_efficiency else set()
+    optional = ("fp8_gemm_efficiency", "fp4_gemm_efficiency", "triton_attention_efficiency")
+    stated |= {name for name in optional if getattr(device, name) is not None}
     assert set(device.source) == stated
     assert all(device.source.values())
     # fp8 needs its rate and its efficiency, or neither.
     assert ("fp8" in device.peak_flops) == (device.fp8_gemm_efficiency is not None)
+    assert ("fp4" in device.peak_flops) == (device.fp4_gemm_efficiency is not None)
 
 
 @pytest.mark.parametrize("name", catalog_names("clusters"))
@@ -69,7 +70,7 @@ def test_cluster(name: str, num_devices: int) -> None:
 def test_profile(name: str) -> None:
     profile = build_profile(catalog_entry("profiles", name))
     assert profile.name == name
-    assert set(profile.source) == set(Profile.model_fields) - {"name", "source"}
+    assert set(profile.source) == set(catalog_entry("profiles", name)) - {"name", "source"}
 
 
 def test_entries_are_fresh_copies() -> None:

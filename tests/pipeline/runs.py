@@ -7,7 +7,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from prism_cp.pipeline import get_schedule, schedule_names
+from prism_cp.pipeline import get_schedule, schedule_names, with_options
+
+OVERLAPPING = tuple(
+    with_options(name, overlap_factor=factor) for name in ("dualpipe", "dualpipev") for factor in ("0", "3/5", "17/20")
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class Run:
         return self.schedule, self.pp, self.vpp, self.num_microbatches
 
     @property
+    def unit(self) -> int:
+        """Of which times are multiples: the denominator of the schedule's overlap factor."""
+        return get_schedule(self.schedule).overlap_factor.denominator
+
+    @property
     def times(self) -> tuple[Any, ...]:
         return self.forward, self.input_grad, self.weight_grad, self.head, self.tail, self.p2p
 
@@ -47,12 +56,13 @@ def admissible_sizes(name: str, most_ranks: int = 5, most_microbatches: int = 12
 
 @st.composite
 def runs(draw: st.DrawFn, names: tuple[str, ...] | None = None) -> Run:
-    name = draw(st.sampled_from(names or schedule_names()))
+    name = draw(st.sampled_from(names or (*schedule_names(), *OVERLAPPING)))
+    unit = get_schedule(name).overlap_factor.denominator
     pp, vpp, m = draw(st.sampled_from(admissible_sizes(name)))
     stages = len(get_schedule(name).virtual_stages(pp, vpp))
 
     def times(count: int) -> list[int]:
-        return draw(st.lists(st.integers(0, 30), min_size=count, max_size=count))
+        return [unit * time for time in draw(st.lists(st.integers(0, 30), min_size=count, max_size=count))]
 
     return Run(
         name, pp, vpp, m, times(stages), times(stages), times(stages), times(pp), times(pp), draw(st.integers(0, 9))

@@ -67,7 +67,7 @@ def test_a_schedule_of_ones_own_needs_nothing_but_its_data(monkeypatch: pytest.M
     assert time == pipeline_time(*run) == reference_pipeline_time(*run) == longest_path(event_graph(*run))[0]
     assert simulate(*run).critical_path.value(*times) == time
     assert max(cut.value(*times) for cut in static_cuts("reversed", pp, vpp, m)) <= time
-    assert live_vectors("reversed", pp, vpp, m) == (((m, m),),) * pp
+    assert live_vectors("reversed", pp, vpp, m) == (((0, 0, m, m),),) * pp
     with pytest.raises(InstanceError, match="even number"):
         pipeline_time("reversed", pp, vpp, 3, *times)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from prism_cp.errors import InstanceError
 from prism_cp.pipeline import (
+    OpType,
     event_graph,
     get_schedule,
     longest_path,
@@ -19,6 +20,7 @@ from prism_cp.pipeline import (
     reference_pipeline_time,
     schedule_names,
     simulate,
+    with_options,
 )
 from tests.pipeline.runs import Run, admissible_sizes, plain_run, runs
 
@@ -54,6 +56,8 @@ def test_starts_and_critical_ops_are_those_of_the_event_graph(run: Run) -> None:
             for before, _, edge in graph.in_edges(op, data=True)
         ]
         assert starts[op] == max(arrivals)
+    if get_schedule(run.schedule).overlap_factor != 1:
+        return  # of an overlapped pair a path may have one op only
     path = simulation.critical_ops
     length = sum(graph.edges[edge]["weight"] for edge in pairwise(path))
     length += graph.edges["start", path[0]]["weight"] + graph.edges[path[-1], "end"]["weight"]
@@ -145,7 +149,8 @@ def test_dualpipe_bubble_differs_from_the_published_one_when_the_backward_is_lon
 def test_batch_equals_one_by_one(run: Run, count: int, random: object) -> None:
     plans = []
     for _ in range(count):
-        plans.append([[random.randint(0, 99) for _ in row] for row in run.times[:-1]])  # type: ignore[attr-defined]
+        unit = run.unit
+        plans.append([[unit * random.randint(0, 99) for _ in row] for row in run.times[:-1]])  # type: ignore[attr-defined]
     arrays = [np.array([plan[i] for plan in plans]) for i in range(5)]
     times = pipeline_times(*run.sizes, *arrays, run.p2p)
     assert times.tolist() == [pipeline_time(*run.sizes, *plan, run.p2p) for plan in plans]
@@ -155,6 +160,7 @@ def test_batch_equals_one_by_one(run: Run, count: int, random: object) -> None:
 @settings(max_examples=100, deadline=None)
 def test_longer_times_never_shorten_the_pipeline(run: Run, which: int, where: int, by: int) -> None:
     longer = [list(row) for row in run.times[:-1]]
+    by *= run.unit
     longer[which][where % len(longer[which])] += by
     assert time_of(run) <= pipeline_time(*run.sizes, *longer, run.p2p) <= time_of(run) + by * run.num_microbatches
 
@@ -185,3 +191,32 @@ def test_a_rank_starts_after_its_head_and_ends_with_its_tail() -> None:
     assert time_of(run) == 13  # the second rank's head, its forward and backward, then the first rank's backward
     assert time_of(Run("1f1b", 2, 1, 1, [1, 1], [1, 1], [0, 0], [0, 0], [0, 10], 0)) == 13
     assert time_of(Run("1f1b", 2, 1, 1, [1, 1], [1, 1], [0, 0], [5, 0], [7, 0], 0)) == 16
+
+
+@pytest.mark.parametrize(("factor", "length"), [("1", 30), ("4/5", 24), ("1/2", 20), ("0", 20)])
+def test_an_overlapped_pair_takes_its_share_but_never_less_than_its_longer_half(factor: str, length: int) -> None:
+    """One rank at the turning point of DualPipeV: 10 forward, 20 backward, everything on it one after the other."""
+    schedule = get_schedule(with_options("dualpipev", overlap_factor=factor))
+    m = 6
+    order = schedule.orders(1, 2, m)[0]
+    pairs = int((order[:, 0] == OpType.OVERLAPPED_FORWARD).sum())
+    assert pairs == 2 * m - 3  # the first forwards of both legs, the first pair and the last backwards stand alone
+    run = Run(with_options("dualpipev", overlap_factor=factor), 1, 2, m, [10] * 2, [10] * 2, [10] * 2, [0], [0], 0)
+    assert time_of(run) == 2 * m * 30 - pairs * (30 - length)
+
+
+def test_overlapped_times_must_be_multiples_of_the_denominator() -> None:
+    run = Run(with_options("dualpipev", overlap_factor="3/5"), 1, 2, 4, [2] * 2, [1] * 2, [1] * 2, [0], [0], 0)
+    with pytest.raises(AssertionError, match="multiples of 5"):
+        time_of(run)
+    with pytest.raises(ValueError, match="would last"):
+        reference_pipeline_time(*run.sizes, *run.times)
+
+
+def test_only_schedules_with_pairs_take_an_overlap_factor() -> None:
+    with pytest.raises(InstanceError, match=r"1f1b has no option overlap_factor=1/2"):
+        get_schedule(with_options("1f1b", overlap_factor="1/2"))
+    with pytest.raises(InstanceError, match=r"dualpipe has no option speed"):
+        get_schedule(with_options("dualpipe", speed=2))
+    with pytest.raises(InstanceError, match=r"3/2 is out of range"):
+        get_schedule(with_options("dualpipe", overlap_factor="3/2"))

@@ -11,7 +11,7 @@ from prism_cp.pipeline import PathCut
 
 
 def path_length(cut: PathCut, variables: StageVariables, p2p: int) -> Expression:
-    """The path's length as a linear expression, in time units."""
+    """`cut.scale` times the path's length as a linear expression, in time units."""
     pairs = [
         (variable, coefficient)
         for variables_, coefficients in (
@@ -30,4 +30,4 @@ def path_length(cut: PathCut, variables: StageVariables, p2p: int) -> Expression
 def post_cuts(model: cp_model.CpModel, cuts: Iterable[PathCut], variables: StageVariables, p2p: int) -> None:
     """The pipeline time is at least the length of every given path."""
     for cut in cuts:
-        model.add(variables.pipeline_time >= path_length(cut, variables, p2p))
+        model.add(cut.scale * variables.pipeline_time >= path_length(cut, variables, p2p))

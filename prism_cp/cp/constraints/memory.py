@@ -9,7 +9,7 @@ from ortools.sat.python import cp_model
 
 from prism_cp.cp.exact import LiveVectors
 from prism_cp.cp.variables import Expression, StageVariables
-from prism_cp.stage_problem import StageProblem, StrategyCosts
+from prism_cp.stage_problem import StageProblem, StrategyCosts, live_counts
 
 Slack = Callable[[int, str], Expression]  # (rank, "live (3, 2)" or "optimizer step") -> memory the row may overshoot
 
@@ -32,12 +32,13 @@ def post_memory(
         buffers = _buffers(model, problem, variables, rank, stages)
         transients: dict[tuple[int, ...], Expression] = {}
         for live in live_vectors[rank]:
-            used = tuple(index for index, count in zip(stages, live, strict=True) if count)
+            counts = list(zip(stages, *live_counts(live, len(stages)), strict=True))
+            used = tuple(index for index, whole, deferred in counts if whole + deferred)
             if used not in transients:
                 transients[used] = _largest_transient(model, problem, variables, used)
             terms = [buffers, transients[used], costs.fixed]
-            for index, count in zip(stages, live, strict=True):
-                terms.append(_stage_memory(problem, variables, index, count))
+            for index, whole, deferred in counts:
+                terms.append(_stage_memory(problem, variables, index, whole, deferred))
             row = f"live {tuple(live)}"
             model.add(sum(terms) <= costs.capacity + slack(rank, row)).with_name(f"memory rank {rank} {row}")
         terms = [buffers, costs.fixed, *(_optimizer_memory(problem, variables, index) for index in stages)]
@@ -46,16 +47,18 @@ def post_memory(
         )
 
 
-def _stage_memory(problem: StageProblem, variables: StageVariables, index: int, live: int) -> Expression:
-    """Static memory of a virtual stage and its activations for `live` micro-batches."""
+def _stage_memory(
+    problem: StageProblem, variables: StageVariables, index: int, whole: int, deferred: int
+) -> Expression:
+    """Static memory of a virtual stage and what it holds for its live micro-batches."""
     stage = problem.virtual_stages[index]
     names, weights = [], []
     for kind, row in enumerate(variables.counts[stage.piece]):
         costs = problem.tables[stage.table][kind]
         for count, strategy in zip(row, costs.strategies, strict=True):
             names.append(count)
-            weights.append(costs.static + live * strategy.activation)
-    own = stage.ends.static + live * stage.ends.activation
+            weights.append(costs.static + whole * strategy.activation + deferred * costs.deferred)
+    own = stage.ends.static + whole * stage.ends.activation + deferred * stage.ends.deferred
     return cp_model.LinearExpr.weighted_sum(names, weights) + own
 
 

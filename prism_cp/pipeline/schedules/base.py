@@ -7,11 +7,15 @@ event graph, live vectors and cuts read that data and never ask which schedule i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import IntEnum
+from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from prism_cp.errors import InstanceError
 
 Orders: TypeAlias = list[NDArray[np.int32]]
 
@@ -24,7 +28,8 @@ class OpType(IntEnum):
     INPUT_GRAD = 2  # the gradient the previous virtual stage waits for, recomputation included
     WEIGHT_GRAD = 3  # the rest of a split backward; nobody on another rank waits for it
     # A forward and the backward of another micro-batch executed as one block, in this order in the rank's order: the
-    # block starts when the data of both are there, and both results leave when it ends.
+    # block starts when the data of both are there, and both results leave when it ends. It lasts as long as the longer
+    # of both, and at least the schedule's overlap factor times both together.
     OVERLAPPED_FORWARD = 4
     OVERLAPPED_BACKWARD = 5
 
@@ -58,10 +63,26 @@ class Schedule(ABC):
         How users and layouts call it.
     splits_backward : bool
         Whether weight gradients are ops of their own (at least for some micro-batches).
+    overlap_factor : Fraction
+        Length of an overlapped pair over the sum of both, 1 when overlapping hides nothing; never less than the longer
+        of both.
     """
 
     name: str
     splits_backward: bool = False
+    overlap_factor: Fraction = Fraction(1)
+
+    def variant(self, options: Mapping[str, str]) -> Schedule:
+        """The schedule with some options changed.
+
+        Raises
+        ------
+        InstanceError
+            It has no such option, or does not take that value.
+        """
+        for key, value in options.items():
+            raise InstanceError("layout.schedule", f"{self.name} has no option {key}={value}")
+        return self
 
     @abstractmethod
     def why_not(self, pp: int, vpp: int, num_microbatches: int) -> str | None:
@@ -147,3 +168,14 @@ def count_microbatches(types: NDArray[np.integer], virtual_stages: NDArray[np.in
         input_grads = np.flatnonzero(mine & (types == OpType.INPUT_GRAD))
         microbatches[mine & (types == OpType.WEIGHT_GRAD)] = microbatches[input_grads]
     return np.stack((types, virtual_stages, microbatches), axis=1).astype(np.int32)
+
+
+def overlap_option(schedule: str, options: Mapping[str, str]) -> Fraction:
+    """The overlap factor that a schedule's options state, their only one; 1 when they state none."""
+    unknown = set(options) - {"overlap_factor"}
+    if unknown:
+        raise InstanceError("layout.schedule", f"{schedule} has no option {min(unknown)}", "overlap_factor")
+    factor = Fraction(options.get("overlap_factor", "1"))
+    if not 0 <= factor <= 1:
+        raise InstanceError("job.overlap_factor", f"{factor} is out of range", "0 … 1")
+    return factor

@@ -1,16 +1,19 @@
 """Pipeline room, schedules: DualPipe, two copies of the model run by the same ranks in opposite directions.
 
 Source: DeepSeek-V3 technical report, arXiv:2412.19437, section 3.2.1; deepseek-ai/DualPipe, ``dualpipe/dualpipe.py``,
-``DualPipe.step``. A forward and a backward that DualPipe overlaps are one block as long as both together; what the
-overlap hides has to be left out of the stage times.
+``DualPipe.step``. A forward and a backward that DualPipe overlaps are one block; the overlap factor says how much of
+both together it takes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fractions import Fraction
+
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.pipeline.schedules.base import OpType, Orders, Schedule, count_microbatches
+from prism_cp.pipeline.schedules.base import OpType, Orders, Schedule, count_microbatches, overlap_option
 
 
 class DualPipe(Schedule):
@@ -22,6 +25,13 @@ class DualPipe(Schedule):
 
     name = "dualpipe"
     splits_backward = True
+
+    def __init__(self, overlap_factor: Fraction = Fraction(1)) -> None:
+        self.overlap_factor = overlap_factor
+
+    def variant(self, options: Mapping[str, str]) -> DualPipe:
+        """With another overlap factor."""
+        return DualPipe(overlap_option(self.name, options))
 
     def why_not(self, pp: int, vpp: int, num_microbatches: int) -> str | None:
         """Needs even pp, vpp = 1, and an even number of at least 2·pp micro-batches."""

@@ -1,12 +1,15 @@
 """Pipeline room, schedules: DualPipeV, DualPipe folded in the middle so that no parameter is held twice.
 
 Source: deepseek-ai/DualPipe, ``dualpipe/dualpipev.py``; ``torch.distributed.pipelining.schedules.ScheduleDualPipeV``.
-As for DualPipe, an overlapped forward and backward are one block as long as both together.
+As for DualPipe, an overlapped forward and backward are one block.
 """
 
 from __future__ import annotations
 
-from prism_cp.pipeline.schedules.base import Orders, Schedule
+from collections.abc import Mapping
+from fractions import Fraction
+
+from prism_cp.pipeline.schedules.base import Orders, Schedule, overlap_option
 from prism_cp.pipeline.schedules.dualpipe import bidirectional_order
 
 
@@ -15,6 +18,13 @@ class DualPipeV(Schedule):
 
     name = "dualpipev"
     splits_backward = True
+
+    def __init__(self, overlap_factor: Fraction = Fraction(1)) -> None:
+        self.overlap_factor = overlap_factor
+
+    def variant(self, options: Mapping[str, str]) -> DualPipeV:
+        """With another overlap factor."""
+        return DualPipeV(overlap_option(self.name, options))
 
     def why_not(self, pp: int, vpp: int, num_microbatches: int) -> str | None:
         """Needs vpp = 2 and at least 2·pp micro-batches."""

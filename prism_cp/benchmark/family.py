@@ -1,23 +1,16 @@
-"""Engine room: the family of hard stage problems the engine is measured on, and the table of its results.
+"""Benchmark room: the family of hard stage problems the engine is measured on.
 
 Real tables: DeepSeek-V3 (61 decoder layers and one for multi-token prediction) on H800 and Qwen3-235B-A22B (94 layers)
 on H100, with pinned layouts. Memory is scaled: tightness 0 is what an even split needs with the most memory-saving
 strategies, 1 what it needs with the fastest.
-
-Run ``python -m prism_cp.engine.family`` for the table, with names of cases to run some of them only.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import sys
-import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from prism_cp.engine.solve import EngineResult, solve_with_engine
 from prism_cp.inputs.layout import Layout
 from prism_cp.inputs.load import load_instance
 from prism_cp.integer_tables import CostModel, build_stage_problem
@@ -131,42 +124,3 @@ def _even_memory(problem: StageProblem, fast: bool) -> int:
         counts.append(tuple(rows))
     live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
     return max(row.total for row in rank_memories(problem, Assignment(bounds, tuple(counts)), live))
-
-
-def run_case(case: FamilyCase, time_limit_s: float, seed: int = 0) -> tuple[EngineResult, float, float]:
-    """Solve one case; the result, wall seconds and processor seconds (table making left out)."""
-    problem = family_problem(case)
-    wall, cpu = time.monotonic(), time.process_time()
-    result = solve_with_engine(problem, deadline=wall + time_limit_s, seed=seed)
-    return result, time.monotonic() - wall, time.process_time() - cpu
-
-
-def _main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="parts of the names of the cases to run; all by default")
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="wall seconds per case (60)")
-    arguments = parser.parse_args()
-    print("| case | status | pipeline time | bound | gap | wall | cpu | nodes | paths learnt |")
-    print("|---|---|---:|---:|---:|---:|---:|---:|---:|")
-    walls: dict[str, list[float]] = {}
-    solve_with_engine(family_problem(FAMILY[0]))  # compiled code is loaded before anything is measured
-    for case in FAMILY:
-        if arguments.cases and not any(part in case.name for part in arguments.cases):
-            continue
-        result, wall, cpu = run_case(case, arguments.time_limit)
-        gap = "-"
-        if result.pipeline_time is not None:
-            gap = f"{100 * (result.pipeline_time - result.lower_bound) / result.pipeline_time:.3f} %"
-        print(
-            f"| {case.name} | {result.status} | {result.pipeline_time} | {result.lower_bound} | {gap} | {wall:.1f} s "
-            f"| {cpu:.1f} s | {result.nodes} | {len(result.cuts)} |"
-        )
-        sys.stdout.flush()
-        walls.setdefault(f"{case.schedule} vpp {case.vpp}", []).append(wall)
-    for name, values in walls.items():
-        print(f"\n{name}: median {statistics.median(values):.1f} s, longest {max(values):.1f} s", end="")
-    print()
-
-
-if __name__ == "__main__":
-    _main()

@@ -1,0 +1,117 @@
+"""From arguments to a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prism_cp.estimation.configuration import Configuration, configure
+from prism_cp.estimation.megatron_arguments.model import model_from_arguments
+from prism_cp.estimation.megatron_arguments.placement import layout_from_arguments, recomputation, stage_layers
+from prism_cp.estimation.megatron_arguments.profile import profile_from_arguments, release_number
+from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
+from prism_cp.inputs.instance import Instance
+from prism_cp.inputs.job import Job
+from prism_cp.inputs.layout import Layout
+from prism_cp.inputs.parts import build_cluster, expand_cluster
+
+FRAMEWORKS = ("megatron", "mindspeed")
+PROGRAMS = ("gpt", "bert", "t5")
+
+
+def configuration_from_arguments(
+    given: Mapping[str, Any],
+    *,
+    cluster: str,
+    num_devices: int | None = None,
+    framework: str = "megatron",
+    program: str = "gpt",
+    release: str = "",
+    name: str = "megatron-arguments",
+) -> Configuration:
+    """The run that Megatron-LM's or MindSpeed-LLM's arguments describe.
+
+    Parameters
+    ----------
+    given
+        Flags (with or without leading dashes) and values; a flag without a value is ``true``.
+    cluster
+        Catalogue name of the cluster family.
+    num_devices
+        None: ``nnodes`` x ``nproc_per_node`` of the arguments.
+    framework
+        ``megatron`` or ``mindspeed``.
+    program
+        Training program: ``pretrain_gpt.py``, ``pretrain_bert.py`` or ``pretrain_t5.py``.
+    release
+        Of the framework, as in ``2.1.0``; empty: the newest.
+
+    Raises
+    ------
+    UnsupportedArgument
+        A flag or value is not modelled; it is named.
+    """
+    arguments = Arguments(given)
+    if program != "gpt":
+        raise UnsupportedArgument("program", program, "encoders are not modelled", "gpt")
+    devices = num_devices or arguments.integer("nnodes", 1) * arguments.integer("nproc_per_node")
+    model, multiple = model_from_arguments(arguments, name)
+    layout = layout_from_arguments(arguments, devices)
+    built = build_cluster(expand_cluster({"name": cluster, "num_devices": devices}, None))  # type: ignore[arg-type]
+    instance = Instance(
+        name=name,
+        model=model,
+        cluster=built,
+        job=_job(arguments, multiple, layout.mbs * layout.dp * layout.num_microbatches),
+        profile=profile_from_arguments(arguments, framework, built.device, release),
+    )
+    pieces = stage_layers(arguments, layout.pp, layout.vpp)
+    texts, chunk = recomputation(arguments, model, pieces, layout.pp)
+    return configure(
+        instance,
+        layout,
+        stage_layers=pieces,
+        recompute=texts,
+        uniform_chunk_layers=chunk,
+        optimizer_offload_fraction=_offloaded(arguments),
+        layer_buffer_bytes=_legacy_mask_bytes(arguments, framework),
+        all_forwards_first=_all_forwards_first(layout, release),
+    )
+
+
+def _all_forwards_first(layout: Layout, release: str) -> bool:
+    """The older interleaving with as many micro-batches as ranks (Megatron-LM core/pipeline_parallel/schedules.py)."""
+    few = layout.schedule == "interleaved" and layout.num_microbatches == layout.pp
+    return few and release_number(release) <= (2, 1)
+
+
+def _legacy_mask_bytes(arguments: Arguments, framework: str) -> int:
+    """MindSpeed-LLM's layers before Megatron core keep one attention mask of sequence x sequence bytes each."""
+    legacy = framework == "mindspeed" and not arguments.has("use-mcore-models") and arguments.has("use-flash-attn")
+    return arguments.integer("seq-length") ** 2 if legacy else 0
+
+
+def _offloaded(arguments: Arguments) -> float:
+    if arguments.has("swap-optimizer"):
+        return 1.0
+    return arguments.number("optimizer-offload-fraction", 1.0) if arguments.has("optimizer-cpu-offload") else 0.0
+
+
+def _job(arguments: Arguments, multiple: int, gbs: int) -> Job:
+    precision = "fp16" if arguments.has("fp16") else "bf16"
+    if precision == "bf16" and not arguments.has("bf16"):
+        raise UnsupportedArgument("bf16", "", "is missing: training in fp32 is not modelled", "bf16, fp16")
+    if arguments.has("fp8") or arguments.has("fp8-format"):
+        precision = "fp8"
+    capacity = arguments.number("moe-expert-capacity-factor", 0.0)
+    if capacity and not arguments.has("moe-pad-expert-input-to-capacity"):
+        capacity = 0.0
+    return Job(
+        gbs=gbs,
+        seq_len=arguments.integer("seq-length"),
+        precision=precision,  # type: ignore[arg-type]
+        capacity_factor=capacity or None,
+        vocab_padding=multiple,
+        dropout=arguments.number("hidden-dropout", 0.1) > 0,
+        attention_dropout=arguments.number("attention-dropout", 0.1) > 0,
+    )

@@ -1,0 +1,153 @@
+"""Arguments of one run: values by flag, typed, with unusable ones refused by name."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prism_cp.errors import InstanceError, UsageError
+from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
+
+_FALSE = frozenset({"false", "0", "no", "off"})
+_COMMENT = re.compile(r"(^|\s)#.*$")
+
+
+class UnsupportedArgument(InstanceError):
+    """A flag, or a value of one, that the model of memory and time does not know."""
+
+    def __init__(self, flag: str, value: str, reason: str, accepted: str = "") -> None:
+        self.flag, self.value, self.reason = flag, value, reason
+        shown = "" if value in ("", "true") else f" {value}"
+        super().__init__(f"--{flag}{shown}", reason, accepted)
+
+
+class Arguments:
+    """Flags without their leading dashes, and what was given for them.
+
+    Raises
+    ------
+    UnsupportedArgument
+        A flag is refused, or in no table.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = {name.lstrip("-"): str(value).strip() for name, value in given.items()}
+        for flag, value in self.given.items():
+            if self._off(value):
+                continue
+            if flag in REFUSED:
+                raise UnsupportedArgument(flag, value, REFUSED[flag])
+            if flag not in UNDERSTOOD and flag not in IRRELEVANT:
+                raise UnsupportedArgument(flag, value, "unknown flag")
+
+    @staticmethod
+    def _off(value: str) -> bool:
+        return value.lower() in _FALSE
+
+    def has(self, flag: str) -> bool:
+        """Whether a flag is given and not switched off."""
+        return flag in self.given and not self._off(self.given[flag])
+
+    def text(self, flag: str, default: str = "") -> str:
+        """The value as text, without quotes; a bare flag has none."""
+        value = self.given.get(flag, default).strip("\"'")
+        return default if value == "true" else value
+
+    def integer(self, flag: str, default: int | None = None) -> int:
+        """The value as an integer."""
+        if flag not in self.given:
+            if default is None:
+                raise UnsupportedArgument(flag, "", "is missing", "an integer")
+            return default
+        value = self.text(flag)
+        try:
+            return int(float(value)) if float(value) == int(float(value)) else int(value)
+        except ValueError:
+            raise UnsupportedArgument(flag, value, "is no integer", "an integer") from None
+
+    def number(self, flag: str, default: float) -> float:
+        """The value as a number."""
+        value = self.text(flag, str(default))
+        try:
+            return float(value)
+        except ValueError:
+            raise UnsupportedArgument(flag, value, "is no number", "a number") from None
+
+    def one_of(self, flag: str, default: str, accepted: tuple[str, ...]) -> str:
+        """The value, which must be one of `accepted`."""
+        value = self.text(flag, default)
+        if value not in accepted:
+            raise UnsupportedArgument(flag, value, "is not modelled", ", ".join(accepted))
+        return value
+
+
+def read_arguments(path: Path, case: str | None = None) -> dict[str, str]:
+    """Arguments from a file: JSON (flags to values, or cases to such), or text as on a command line.
+
+    Parameters
+    ----------
+    case
+        Name of the case in a JSON file of several.
+
+    Raises
+    ------
+    UsageError
+        The file cannot be read, or it holds cases and `case` names none of them.
+    """
+    try:
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is no text file") from error
+    if text.lstrip().startswith("{"):
+        return _from_json(text, path, case)
+    if case is not None:
+        raise UsageError(f"--case {case}: {path} is text and holds one case (accepted: no --case)")
+    return arguments_from_text(text, str(path))
+
+
+def _from_json(text: str, path: Path, case: str | None) -> dict[str, str]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}: is no JSON ({error.msg} in line {error.lineno})") from error
+    cases = {name: value for name, value in content.items() if isinstance(value, dict)}
+    if cases and len(cases) == len(content):
+        if case not in cases:
+            few = ", ".join(list(cases)[:3])
+            problem = "holds several cases" if case is None else f"holds no case {case}"
+            raise UsageError(f"{path}: {problem} (accepted: --case NAME, one of {len(cases)}: {few}, …)")
+        content = cases[case]
+    elif case is not None:
+        raise UsageError(f"--case {case}: {path} holds one case (accepted: no --case)")
+    return {str(name): "true" if value is True else str(value) for name, value in content.items()}
+
+
+def arguments_from_text(text: str, source: str = "") -> dict[str, str]:
+    """Arguments written as on a command line; backslashes at line ends and ``#`` comments are left out.
+
+    A flag followed by a flag, or by nothing, is ``true``; several values are joined by a blank.
+    """
+    lines = [_COMMENT.sub("", line).rstrip().removesuffix("\\") for line in text.splitlines()]
+    try:
+        words = shlex.split(" ".join(lines))
+    except ValueError as error:
+        raise UsageError(f"{source}: quotes do not match ({error})") from error
+    found: dict[str, list[str]] = {}
+    flag = ""
+    for word in words:
+        if word.startswith("--"):
+            flag, equals, value = word[2:].partition("=")
+            found[flag] = [value] if equals else []
+        elif flag:
+            found[flag].append(word)
+        elif word.startswith("-") or found:
+            raise UsageError(f"{source}: {word!r} is no argument of Megatron-LM (accepted: --flag value)")
+    if not found:
+        raise UsageError(f"{source}: no --flag in it (accepted: Megatron-LM arguments)")
+    return {name: " ".join(values) or "true" for name, values in found.items()}

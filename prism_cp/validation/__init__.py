@@ -1,0 +1,1 @@
+"""Validation room: published measurements against what the formulas predict for the same configuration."""

@@ -1,0 +1,102 @@
+"""Families: which rows are compared with each other, and what a row measured."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from prism_cp.inputs.model import MixtureOfExperts, Model
+from prism_cp.validation.rows import Row
+
+# Words of the `source` column and the short name of the source, in order.
+_SOURCES = (
+    ("dgxc", "nvidia_dgxc"),
+    ("matched studies", "megatron_bridge_memory_studies"),
+    ("megatron-bridge", "nvidia_megatron_bridge"),
+    ("simumax", "simumax_b200"),
+    ("llm-foundry", "llm_foundry"),
+    ("korthikanti", "korthikanti"),
+    ("bloom", "bloom_prequel"),
+    ("torchtitan", "torchtitan"),
+    ("primus", "amd_primus"),
+    ("functional test", "megatron_lm_golden"),
+    ("mindspeed", "mindspeed_llm_npu_ci"),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a row measured; None where nothing was published.
+
+    Attributes
+    ----------
+    step_s
+        Seconds of one step; derived from tokens per second where only those are published.
+    out_of_memory
+        The run did not fit.
+    """
+
+    step_s: float | None
+    memory_gib: float | None
+    steady_gib: float | None
+    out_of_memory: bool
+
+
+def measured(row: Row, seq_len: int | None = None) -> Measured:
+    """Measured values of a row; `seq_len` where the row does not print it."""
+    step = row.number_of("iteration_s")
+    rate, devices = row.number_of("tokens_per_s_per_device"), row.number_of("n_devices")
+    gbs, length = row.number_of("gbs"), row.number_of("seq") or seq_len
+    if step is None and rate and devices and gbs and length:
+        step = gbs * length / (rate * devices)
+    steady = re.search(r"steady mem-allocated=([\d.]+) GiB", row.text("memory_kind"))
+    by_rank = re.search(r"\(alloc,max\)=(\{.*\})", row.text("memory_kind"))
+    return Measured(
+        step_s=step,
+        memory_gib=row.number_of("memory_gib_measured"),
+        steady_gib=float(steady[1]) if steady else _fullest(by_rank[1]) if by_rank else None,
+        out_of_memory=bool(re.search(r"\bOOM\b|out of memory", row.text("note"), re.IGNORECASE)),
+    )
+
+
+def _fullest(listed: str) -> float | None:
+    """Most that is allocated after the step on any of the ranks listed as ``{rank: [allocated, most allocated]}``."""
+    ranks = json.loads(listed)
+    return max((float(values[0]) for values in ranks.values()), default=None)
+
+
+def source_name(row: Row) -> str:
+    """Short name of a row's source."""
+    text = row.text("source").lower()
+    for word, name in _SOURCES:
+        if word in text:
+            return name
+    return re.sub(r"[^a-z0-9]+", "_", text).strip("_") or row.path.stem
+
+
+def precision_name(row: Row) -> str:
+    """``bf16``, ``fp16``, ``fp8`` or ``fp4`` in the words of a table; blank means bf16."""
+    plain = row.text("precision").lower()
+    for word, name in (("fp4", "fp4"), ("fp8", "fp8"), ("float8", "fp8"), ("fp16", "fp16")):
+        if word in plain:
+            return name
+    return "bf16"
+
+
+def family_name(row: Row, model: Model | None) -> str:
+    """The source, and for NVIDIA's tables whether the model has experts and the precision."""
+    source = source_name(row)
+    if source not in ("nvidia_dgxc", "nvidia_megatron_bridge") or model is None:
+        return source
+    if any(isinstance(kind.feed_forward, MixtureOfExperts) for kind in model.kinds):
+        return f"{source} MoE"
+    return f"{source} dense {precision_name(row)}" if source == "nvidia_dgxc" else f"{source} dense"
+
+
+def section_name(row: Row) -> str:
+    """The table of its source that a row belongs to: rows of one section may be ranked."""
+    match = re.search(r"section:\s*([^;]+)", row.text("note"))
+    if match is None:
+        return ""
+    return match[1].strip()

@@ -1,0 +1,143 @@
+"""Rows: one published measurement, as a frozen value with typed columns and the facts of its note."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from prism_cp.errors import PrismError, UsageError
+
+# Columns a file of measurements may have; the first group must be there.
+REQUIRED_COLUMNS = ("source", "model", "system", "n_devices")
+OPTIONAL_COLUMNS = (
+    "url", "params_b", "moe", "precision", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero",
+    "sp", "recompute", "schedule", "tokens_per_s_per_device", "tflops_per_device", "mfu", "iteration_s",
+    "memory_gib_measured", "memory_kind", "note",
+)  # fmt: skip
+# Files of FLOPs per token have columns of their own.
+FLOP_COLUMNS = ("model", "seq", "task", "n", "min", "median", "max")
+_PAIR = re.compile(r"(?:^|[\s;,])([A-Za-z_][A-Za-z0-9_ ]*?)\s*=\s*([^;,\s]+(?:\+[^;,\s]+)*)")
+
+
+class Skipped(PrismError):
+    """A row that cannot be predicted: a fact is missing, or a feature is unknown; the reason names it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a measurement file.
+
+    Attributes
+    ----------
+    columns
+        Every column as printed, empty text where nothing was published.
+    path, number
+        File and line it was read from.
+    """
+
+    columns: Mapping[str, str]
+    path: Path
+    number: int
+
+    def text(self, column: str) -> str:
+        """A column as stripped text, empty when it is blank or absent."""
+        return (self.columns.get(column) or "").strip()
+
+    def integer(self, column: str) -> int | None:
+        """A whole number, or None when the column is blank.
+
+        Raises
+        ------
+        Skipped
+            The column holds something else.
+        """
+        value = self.number_of(column)
+        if value is None:
+            return None
+        if value != int(value):
+            raise Skipped(f"{column}={self.text(column)!r} is no whole number")
+        return int(value)
+
+    def number_of(self, column: str) -> float | None:
+        """A number, or None when the column is blank."""
+        text = self.text(column)
+        if not text:
+            return None
+        try:
+            return float(text)
+        except ValueError:
+            raise Skipped(f"{column}={text!r} is no number") from None
+
+    def required(self, column: str) -> int:
+        """A whole number of at least 1 that the prediction cannot do without."""
+        value = self.integer(column)
+        if value is None:
+            raise Skipped(f"{column} is not published")
+        if value < 1:
+            raise Skipped(f"{column}={value} is not positive")
+        return value
+
+    def size(self, column: str) -> int:
+        """A parallel size; blank means 1."""
+        return self.required(column) if self.text(column) else 1
+
+    @cached_property
+    def note(self) -> Mapping[str, str]:
+        """``key=value`` facts of the note, keys in lower case, in order; the first of equal keys counts."""
+        facts: dict[str, str] = {}
+        for key, value in _PAIR.findall(self.text("note")):
+            facts.setdefault(key.strip().lower().rsplit("; ", 1)[-1], value)
+        return facts
+
+    def note_integer(self, key: str) -> int | None:
+        """A whole number of the note, or None when the key is absent, blank or no number."""
+        value = self.note.get(key, "")
+        return int(value) if value.isdecimal() else None
+
+
+def read_rows(paths: Sequence[Path]) -> list[Row]:
+    """Rows of measurement files, in order.
+
+    Raises
+    ------
+    UsageError
+        A file is unreadable, empty, or lacks a column.
+    """
+    return [row for path in paths for row in _read(path)]
+
+
+def is_flop_row(row: Row) -> bool:
+    """Whether the row states FLOPs per token instead of a run."""
+    return "task" in row.columns
+
+
+def _read(path: Path) -> list[Row]:
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = tuple(reader.fieldnames or ())
+            _check_columns(path, columns)
+            rows = []
+            for values in reader:
+                if None in values or any(value is None for value in values.values()):
+                    accepted = f"{len(columns)} fields, as in the first line"
+                    raise UsageError(f"{path}: line {reader.line_num}: wrong number of fields (accepted: {accepted})")
+                rows.append(Row({str(key): str(value) for key, value in values.items()}, path, reader.line_num))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: cannot be read as CSV: {error}") from error
+    if not rows:
+        raise UsageError(f"{path}: holds no rows (accepted: a first line of column names, then one line a run)")
+    return rows
+
+
+def _check_columns(path: Path, columns: Sequence[str]) -> None:
+    if set(FLOP_COLUMNS) <= set(columns):
+        return
+    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
+    if missing:
+        accepted = f"at least {', '.join(REQUIRED_COLUMNS)}; or {', '.join(FLOP_COLUMNS)}"
+        raise UsageError(f"{path}: no column {', '.join(missing)} (accepted: {accepted})")

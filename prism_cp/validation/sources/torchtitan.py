@@ -1,0 +1,58 @@
+"""pytorch/torchtitan: Llama 3 under FSDP2, tensor and context parallelism, compiled or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prism_cp.estimation.configuration import Configuration
+from prism_cp.validation.names import cluster_family, model_name
+from prism_cp.validation.rows import Row, Skipped
+from prism_cp.validation.sources.common import build, catalog_model, catalog_profile, schedule_of, zero_stage
+from prism_cp.validation.sources.nvidia_recipes import precision_of
+
+_DEFAULT_SEQ = 8192  # of the llama3 configurations of torchtitan/models/llama3/train_configs
+
+
+def recognises(row: Row) -> bool:
+    """Whether the row is of this source."""
+    return "torchtitan" in row.text("source").lower() or "torchtitan" in row.text("url")
+
+
+def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
+    """Selective checkpointing keeps every second matrix product: half of the layers recompute."""
+    note = row.text("note").lower()
+    model = catalog_model(model_name(row.text("model")))
+    profile = catalog_profile("fsdp2").model_copy(
+        update={
+            "compiled": "eager" not in note,
+            "tp_overlap": "asynctp" in note.replace(" ", "") or "async tp" in note,
+            "fp8_scaling": "current",
+        }
+    )
+    vpp = 1 if row.size("pp") == 1 else row.required("vpp")
+    return build(
+        row,
+        model=model,
+        family=cluster_family(row.text("system")),
+        profile=profile,
+        precision=precision_of(row.text("precision").replace("bf16+", "")),
+        seq_len=row.integer("seq") or _DEFAULT_SEQ,
+        sp=row.text("sp") == "1" if row.text("sp") else None,
+        vpp=vpp,
+        zero=zero_stage(row.text("zero"), 3),
+        schedule=schedule_of(row, vpp),
+        recompute=_recomputation(row.text("recompute"), len(model.chain)),
+    )
+
+
+def _recomputation(text: str, layers: int) -> str | list[str]:
+    plain = text.strip().lower()
+    if plain in ("full", "none"):
+        return plain
+    if plain == "" or plain.startswith("selective"):
+        if "op" in plain or plain == "":
+            return "selective_op"
+        every = ["full" if index % 2 else "none" for index in range(layers)]
+        return every
+    raise Skipped(f"recompute={text!r} is not understood")

@@ -1,0 +1,126 @@
+"""Summary: errors by family, source, model and precision, rankings by section, and what was skipped and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from prism_cp.validation.families import precision_name
+from prism_cp.validation.statistics import ErrorStatistics, Ranking, error_statistics, ranking
+from prism_cp.validation.validate import Prediction
+
+Pairs = list[tuple[float, float]]
+_REASON_LENGTH = 110
+_RANKED_SOURCES = ("bloom_prequel",)  # dozens of topologies of one model, measured to be ranked
+
+
+@dataclass(frozen=True)
+class Group:
+    """Errors of a group of rows in every quantity; None where nothing was measured."""
+
+    name: str
+    rows: int
+    skipped: int
+    step_time: ErrorStatistics | None
+    memory: ErrorStatistics | None
+    steady_memory: ErrorStatistics | None
+    flops: ErrorStatistics | None
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """Runs that did not fit, and how many of them are predicted not to."""
+
+    rows: int
+    predicted: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything a table of results says."""
+
+    rows: int
+    skipped: int
+    groups: dict[str, tuple[Group, ...]]  # by what they are grouped by
+    rankings: tuple[Ranking, ...]
+    out_of_memory: OutOfMemory
+    reasons: tuple[tuple[str, str, int], ...]  # source, reason, rows
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; errors are fractions."""
+        return asdict(self)
+
+
+def summarize(found: Sequence[Prediction]) -> Summary:
+    """Summary of predictions, at least one."""
+    keys: dict[str, Callable[[Prediction], str]] = {
+        "family": lambda item: item.family,
+        "source": lambda item: item.source,
+        "model": lambda item: f"{item.source}: {item.row.text('model')}",
+        "precision": lambda item: f"{item.source}: {precision_name(item.row)}",
+    }
+    without = [item for item in found if item.skipped]
+    failed = [item for item in found if item.measured.out_of_memory and not item.skipped]
+    reasons = Counter((item.source, _short(item.skipped)) for item in without)
+    return Summary(
+        rows=len(found),
+        skipped=len(without),
+        groups={name: _groups(found, key) for name, key in keys.items()},
+        rankings=_rankings(found),
+        out_of_memory=OutOfMemory(len(failed), sum(item.fits is False for item in failed)),
+        reasons=tuple((source, reason, count) for (source, reason), count in reasons.most_common()),
+    )
+
+
+def step_time_pairs(found: Sequence[Prediction]) -> Pairs:
+    """(predicted, measured) seconds of a step."""
+    pairs = ((item.iteration_s, item.measured.step_s) for item in found)
+    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+
+
+def memory_pairs(found: Sequence[Prediction]) -> Pairs:
+    """(predicted, measured) GiB in the meaning of the row."""
+    pairs = ((item.memory_gib, item.measured.memory_gib) for item in found)
+    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+
+
+def _steady_pairs(found: Sequence[Prediction]) -> Pairs:
+    pairs = ((item.steady_gib, item.measured.steady_gib) for item in found)
+    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+
+
+def _flop_pairs(found: Sequence[Prediction]) -> Pairs:
+    pairs = ((item.tflop_per_token, item.row.number_of("median")) for item in found if item.tflop_per_token)
+    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+
+
+def _groups(found: Sequence[Prediction], key: Callable[[Prediction], str]) -> tuple[Group, ...]:
+    names = sorted({key(item) for item in found})
+    return tuple(_group(name, [item for item in found if key(item) == name]) for name in names)
+
+
+def _group(name: str, items: Sequence[Prediction]) -> Group:
+    return Group(
+        name=name,
+        rows=len(items),
+        skipped=sum(bool(item.skipped) for item in items),
+        step_time=error_statistics(step_time_pairs(items)),
+        memory=error_statistics(memory_pairs(items)),
+        steady_memory=error_statistics(_steady_pairs(items)),
+        flops=error_statistics(_flop_pairs(items)),
+    )
+
+
+def _rankings(found: Sequence[Prediction]) -> tuple[Ranking, ...]:
+    result = []
+    for section in dict.fromkeys(item.section for item in found if item.source in _RANKED_SOURCES):
+        pairs = step_time_pairs([item for item in found if item.section == section and item.source in _RANKED_SOURCES])
+        if len(pairs) > 1:
+            result.append(ranking(section, pairs))
+    return tuple(result)
+
+
+def _short(reason: str) -> str:
+    return reason if len(reason) <= _REASON_LENGTH else f"{reason[: _REASON_LENGTH - 1]}…"

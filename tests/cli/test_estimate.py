@@ -1,0 +1,80 @@
+"""``prism-cp estimate``: instances, plans and Megatron-LM arguments; wrong inputs are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from prism_cp.cli.estimate import estimate
+from prism_cp.errors import PrismError
+from prism_cp.inputs.load import load_instance
+from prism_cp.search.options import SearchOptions
+from prism_cp.search.solve import solve_instance
+
+INSTANCE = Path(__file__).parents[2] / "instances/tiny/gqa-4.yaml"
+PINS = ["layout.tp=1", "layout.pp=2", "layout.mbs=1", "layout.recompute=none"]
+ARGUMENTS = (
+    "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --max-position-embeddings 512 \\\n"
+    "--micro-batch-size 2 --global-batch-size 8 --bf16 --pipeline-model-parallel-size 2\n"
+)
+
+
+def test_pinned_instance(capsys: pytest.CaptureFixture[str]) -> None:
+    estimate(INSTANCE, PINS, json=True)
+    even = json.loads(capsys.readouterr().out)
+    assert even["boundaries"] == [0, 3, 6]
+    assert even["layout"]["dp"] == 2
+    estimate(INSTANCE, PINS, "4,2", json=True)
+    moved = json.loads(capsys.readouterr().out)
+    assert moved["boundaries"] == [0, 4, 6]
+    assert moved["ranks"][0]["peak_gib"] > even["ranks"][0]["peak_gib"]
+
+
+def test_tables_name_every_term(capsys: pytest.CaptureFixture[str]) -> None:
+    estimate(INSTANCE, PINS)
+    text = capsys.readouterr().out
+    for word in ("step time", "weights", "optimizer", "activations", "bubble", "later steps"):
+        assert word in text
+
+
+def test_plan_and_its_estimate_agree_on_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from prism_cp.plan_builder import build_plan
+
+    instance = load_instance(INSTANCE, ["layout.tp=1", "layout.pp=2", "layout.mbs=1"])
+    plan = build_plan(instance, solve_instance(instance, SearchOptions(workers=1)))
+    file = tmp_path / "plan.json"
+    file.write_text(plan.to_json())
+    estimate(file, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["iteration_s"] == pytest.approx(plan.step_time_s, rel=1e-12)
+
+
+def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "args.txt"
+    file.write_text(ARGUMENTS)
+    estimate(None, megatron_args=file, cluster="4xh100", json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["layout"]["dp"], found["layout"]["num_microbatches"]) == (2, 2)
+    assert found["boundaries"] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({}, "needs one source"),
+        ({"source": INSTANCE, "set_": PINS[:2]}, "layout.mbs"),
+        ({"source": INSTANCE, "set_": [*PINS[1:], "layout.tp=1,2"]}, "layout.tp"),
+        ({"source": INSTANCE, "set_": PINS, "stages": "3,2"}, "stage_layers"),
+        ({"source": INSTANCE, "set_": PINS, "stages": "a"}, "--stages"),
+        ({"source": INSTANCE, "set_": [*PINS, "layout.dp=4"]}, "tp·cp·dp·pp"),
+        ({"source": INSTANCE, "case": "x"}, "--case"),
+        ({"megatron_args": Path("missing.txt"), "cluster": "8xh100"}, "missing.txt"),
+        ({"megatron_args": INSTANCE, "cluster": "8xh1000"}, "--cluster"),
+        ({"megatron_args": INSTANCE, "cluster": "8xh100", "framework": "other"}, "--framework"),
+    ],
+)
+def test_wrong_inputs_are_named(arguments: dict[str, object], named: str) -> None:
+    with pytest.raises(PrismError, match=named):
+        estimate(**arguments)  # type: ignore[arg-type]

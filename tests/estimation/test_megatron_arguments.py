@@ -1,0 +1,158 @@
+"""Megatron-LM arguments: every flag in exactly one table, models, layouts and recomputation from arguments."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from prism_cp.errors import UsageError
+from prism_cp.estimation.configuration import Configuration
+from prism_cp.estimation.megatron_arguments import (
+    UnsupportedArgument,
+    configuration_from_arguments,
+    read_arguments,
+)
+from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
+from prism_cp.estimation.megatron_arguments.reading import arguments_from_text
+from prism_cp.formulas.parameters import model_parameters
+
+BASE = {
+    "num-layers": "12",
+    "hidden-size": "512",
+    "num-attention-heads": "8",
+    "seq-length": "1024",
+    "max-position-embeddings": "1024",
+    "micro-batch-size": "4",
+    "global-batch-size": "32",
+    "bf16": "true",
+    "tokenizer-type": "GPT2BPETokenizer",
+}
+
+
+def configuration(num_devices: int = 8, **changes: str) -> Configuration:
+    """Twelve small layers with some flags added; underscores stand for dashes."""
+    added = {name.replace("_", "-"): value for name, value in changes.items()}
+    return configuration_from_arguments({**BASE, **added}, cluster="h100", num_devices=num_devices)
+
+
+def test_tables_do_not_overlap() -> None:
+    assert not UNDERSTOOD & IRRELEVANT.keys()
+    assert not UNDERSTOOD & REFUSED.keys()
+    assert not IRRELEVANT.keys() & REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("tp-2d", "true"),
+        ("no-such-flag", "3"),
+        ("recompute-granularity", "some"),
+        ("recompute-modules", "everything"),
+        ("position-embedding-type", "rotary"),
+        ("optimizer", "sgd"),
+        ("num-layers", "eleven"),
+        ("pipeline-model-parallel-size", "3"),
+        ("context-parallel-algo", "hybrid_cp_algo"),
+        ("moe-layer-freq", "([0]*3+[1]*4)"),
+    ],
+)
+def test_refused_by_name(flag: str, value: str) -> None:
+    changes = {flag.replace("-", "_"): value, "num_experts": "8", "recompute_granularity": "selective"}
+    changes |= {"context_parallel_size": "2"} | {flag.replace("-", "_"): value}
+    with pytest.raises(UnsupportedArgument) as caught:
+        configuration(**changes)
+    assert flag in str(caught.value) or "num-layers" in str(caught.value) or "tensor-model" in str(caught.value)
+
+
+def test_a_flag_that_is_switched_off_says_nothing() -> None:
+    assert configuration(tp_2d="false").layout.tp == 1
+
+
+def test_gpt2_like_model_from_defaults() -> None:
+    """Learned positions, biases, LayerNorm, GELU of four hidden sizes, tied ends: 12 h² + 13 h a layer."""
+    found = configuration().instance
+    assert model_parameters(found.model) == 12 * (12 * 512**2 + 13 * 512) + (50257 + 1024) * 512 + 2 * 512
+    assert found.job.vocab_padding == 128
+    assert found.job.dropout
+
+
+def test_swiglu_width_is_two_thirds_in_steps_of_64() -> None:
+    feed_forward = configuration(swiglu="true").instance.model.kinds[0].feed_forward
+    assert feed_forward is not None
+    assert feed_forward.intermediate_size == 1344
+
+
+def test_layer_pattern_makes_dense_and_expert_layers() -> None:
+    model = configuration(num_experts="8", moe_layer_freq="([0]*3+[1]*9)").instance.model
+    assert model.chain == ("dense",) * 3 + ("moe",) * 9
+
+
+def test_hybrid_pattern() -> None:
+    model = configuration(hybrid_layer_pattern="M-M*M-M*M-M*").instance.model
+    assert [kind.name for kind in model.kinds] == ["mamba", "mlp", "attention"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes", "vpp"),
+    [
+        ({}, (6, 6), 1),
+        ({"num_layers_per_virtual_pipeline_stage": "3"}, (3, 3, 3, 3), 2),
+        ({"decoder_first_pipeline_num_layers": "4"}, (4, 8), 1),
+        ({"num_layer_list": "7,5"}, (7, 5), 1),
+        ({"noop_layers": "0,11", "num_layers": "12"}, (5, 5), 1),
+        ({"pipeline_model_parallel_layout": "Et*5|t*7L"}, (5, 7), 1),
+        ({"pipeline_model_parallel_layout": "Et*3|(tt|)*4tL"}, (3, 2, 2, 2, 2, 1), 3),
+        (
+            {
+                "num_layers": "10",
+                "account_for_embedding_in_pipeline_split": "true",
+                "account_for_loss_in_pipeline_split": "true",
+            },
+            (5, 5),
+            1,
+        ),
+    ],
+)
+def test_stages(changes: dict[str, str], sizes: tuple[int, ...], vpp: int) -> None:
+    found = configuration(pipeline_model_parallel_size="2", **changes)
+    bounds = found.assignment.boundaries
+    assert tuple(b - a for a, b in itertools.pairwise(bounds)) == sizes
+    assert found.layout.vpp == vpp
+
+
+def test_block_recomputation_counts_per_stage() -> None:
+    found = configuration(
+        pipeline_model_parallel_size="2",
+        recompute_granularity="full",
+        recompute_method="block",
+        recompute_num_layers="2",
+    )
+    assert found.assignment.counts == (((4, 2),), ((4, 2),))
+
+
+def test_optimizer_state_widths() -> None:
+    profile = configuration(use_precision_aware_optimizer="true", exp_avg_dtype="bf16").instance.profile
+    assert (profile.optimizer_state_bytes, profile.optimizer_moment_bytes) == (10, 6)
+    assert configuration(reuse_fp32_param="true").instance.profile.optimizer_state_bytes == 10
+
+
+def test_text_of_a_command_line() -> None:
+    text = '--num-layers 12 \\\n  --bf16 # comment\n --recompute-modules moe_act layernorm --spec "a b"\n --x=3'
+    assert arguments_from_text(text) == {
+        "num-layers": "12",
+        "bf16": "true",
+        "recompute-modules": "moe_act layernorm",
+        "spec": "a b",
+        "x": "3",
+    }
+
+
+def test_files_of_cases(tmp_path: Path) -> None:
+    file = tmp_path / "args.json"
+    file.write_text('{"one": {"--num-layers": "2"}, "two": {"--num-layers": "3"}}')
+    assert read_arguments(file, "two") == {"--num-layers": "3"}
+    for case in (None, "three"):
+        with pytest.raises(UsageError, match="--case NAME"):
+            read_arguments(file, case)
