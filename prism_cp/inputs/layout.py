@@ -12,6 +12,7 @@ from prism_cp.inputs.base import FrozenModel
 CP_COMM = ("p2p", "all_gather", "a2a")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipev")
 OVERLAPPING = ("dualpipe", "dualpipev")  # run forwards and backwards in overlapped pairs
+MIRRORED = ("dualpipe",)  # keep two copies of every piece, each for half of the micro-batches
 # What is searched when the instance names no schedule: those whose stage problems are proved in seconds.
 DEFAULT_SCHEDULES = ("gpipe", "1f1b")
 

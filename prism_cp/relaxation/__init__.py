@@ -5,9 +5,19 @@ for every layout, so the dual of one layout's linear relaxation (layers may be s
 once it is priced with their own costs.
 """
 
+from prism_cp.relaxation.bounds import ClassKey, RelaxationBounds
 from prism_cp.relaxation.classes import LayoutClass
-from prism_cp.relaxation.costs import RelaxationCosts
+from prism_cp.relaxation.costs import RelaxationCosts, brackets_of
 from prism_cp.relaxation.duals import Dual, dual_bounds
 from prism_cp.relaxation.program import Relaxation
 
-__all__ = ["Dual", "LayoutClass", "Relaxation", "RelaxationCosts", "dual_bounds"]
+__all__ = [
+    "ClassKey",
+    "Dual",
+    "LayoutClass",
+    "Relaxation",
+    "RelaxationBounds",
+    "RelaxationCosts",
+    "brackets_of",
+    "dual_bounds",
+]

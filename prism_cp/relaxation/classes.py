@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.pipeline import PathCut, get_schedule, live_vectors, simulate, static_cuts
+from prism_cp.stage_problem import live_counts
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -21,6 +22,8 @@ class LayoutClass:
 
     Attributes
     ----------
+    may_be_empty : bool
+        Whether middle pieces may hold no layer.
     passes : float
         Micro-batches every virtual stage executes.
     paths : float64 array [paths, pieces, 4]
@@ -29,15 +32,20 @@ class LayoutClass:
     transfers : float64 array [paths]
     useful : set of int
         Paths that mattered to the program solved last.
-    memory : float64 array [rows, pieces, 3]
-        Live micro-batches; live virtual stages (zero on the rows of the loss); virtual stages of the piece on the rank.
+    memory : float64 array [rows, pieces, 4]
+        Live micro-batches; live virtual stages (zero on the rows of the loss); virtual stages of the piece on the rank;
+        micro-batches whose weight gradient is deferred.
     occupied, loss : float64 arrays [rows]
         One where the rank holds a piece that may not be empty; on the rows of the loss.
+    group_of_row, group_of_piece : int64 arrays
+        Ranks that hold the same pieces make a group.
     """
 
-    def __init__(self, schedule: str, pp: int, vpp: int, num_microbatches: int) -> None:
+    def __init__(self, schedule: str, pp: int, vpp: int, num_microbatches: int, may_be_empty: bool) -> None:
         self.sizes = (schedule, pp, vpp, num_microbatches)
+        self.may_be_empty = may_be_empty
         described = get_schedule(schedule)
+        self._multiple = described.overlap_factor.denominator
         placed = described.virtual_stages(pp, vpp)
         self.pp, self.num_pieces = pp, described.num_pieces(pp, vpp)
         self.passes = num_microbatches * self.num_pieces / len(placed)
@@ -62,10 +70,11 @@ class LayoutClass:
         """Take new paths, all different."""
         self._known.update({cut: len(self._known) + number for number, cut in enumerate(cuts)})
         by_stage = ("forward", "input_grad", "weight_grad")
-        fields = [np.array([getattr(cut, name) for cut in cuts], np.float64) @ self._belongs for name in by_stage]
-        fields.append(np.array([cut.head for cut in cuts], np.float64) @ self._on_rank)
+        scale = np.array([cut.scale for cut in cuts], np.float64)[:, None]
+        fields = [np.array([getattr(cut, name) for cut in cuts]) / scale @ self._belongs for name in by_stage]
+        fields.append(np.array([cut.head for cut in cuts]) / scale @ self._on_rank)
         self.paths = np.concatenate((self.paths, np.stack(fields, axis=2)))
-        self.transfers = np.append(self.transfers, [float(cut.p2p) for cut in cuts])
+        self.transfers = np.append(self.transfers, [cut.p2p / cut.scale for cut in cuts])
 
     def longest_path(self, pieces: Float64, p2p_s: float) -> tuple[PathCut, float]:
         """Longest path and its length in seconds under given times.
@@ -75,7 +84,8 @@ class LayoutClass:
         pieces : float64 array [pieces, 4]
             Forward, input gradient, weight gradient and head time of every piece, seconds.
         """
-        ticks = np.rint(self._belongs @ pieces[:, :3] * TICKS).astype(np.int64)
+        multiple = self._multiple
+        ticks = multiple * np.rint(self._belongs @ pieces[:, :3] * TICKS / multiple).astype(np.int64)
         head = np.rint(self._on_rank @ pieces[:, 3] * TICKS).astype(np.int64)
         result = simulate(
             *self.sizes, ticks[:, 0].tolist(), ticks[:, 1].tolist(), ticks[:, 2].tolist(), head.tolist(), [0] * self.pp,
@@ -84,14 +94,23 @@ class LayoutClass:
         return result.critical_path, result.pipeline_time / TICKS
 
     def _memory_rows(self) -> None:
-        memory, occupied, loss = [], [], []
+        memory, occupied, loss, row_rank = [], [], [], []
+        first_holder = self._rank_of_piece()
+        leader = [min(first_holder[np.flatnonzero(self._on_rank[rank])]) for rank in range(self.pp)]
+        groups = np.unique(leader, return_inverse=True)[1].astype(np.int64)
         for rank, vectors in enumerate(live_vectors(*self.sizes)):
             belongs, held = self._belongs[self._rank == rank], self._on_rank[rank]
             for vector in vectors:
-                live = np.asarray(vector, np.float64)
-                active = (live > 0).astype(np.float64) @ belongs
+                whole, deferred = (np.array(half, np.float64) for half in live_counts(vector, len(belongs)))
+                active = (whole + deferred > 0).astype(np.float64) @ belongs
                 for last in (False, True) if active[-1] > 0 else (False,):
-                    memory.append(np.stack((live @ belongs, active * (not last), held), axis=1))
-                    occupied.append(float(held[1:-1].any()))
+                    memory.append(np.stack((whole @ belongs, active * (not last), held, deferred @ belongs), axis=1))
+                    occupied.append(float(held[1:-1].any() and not self.may_be_empty))
                     loss.append(float(last))
+                    row_rank.append(rank)
         self.memory, self.occupied, self.loss = np.array(memory), np.array(occupied), np.array(loss)
+        self.group_of_row, self.group_of_piece = groups[np.array(row_rank)], groups[self._rank_of_piece()]
+
+    def _rank_of_piece(self) -> Int64:
+        """The first rank that holds each piece."""
+        return np.asarray(self._on_rank.argmax(axis=0))

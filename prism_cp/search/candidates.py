@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from prism_cp.formulas.time_results import LayerTimes
-from prism_cp.inputs.layout import OVERLAPPING, SCHEDULES, Layout
+from prism_cp.inputs.layout import MIRRORED, OVERLAPPING, SCHEDULES, Layout
 from prism_cp.integer_tables import CostModel, optimistic_stage_problem, row_of
 from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
-from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, cell_bounds, possible, total_work, work_bounds
-from prism_cp.pipeline_schedule import overlap_factor
+from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, SLACK, cell_bounds, possible, total_work, work_bounds
+from prism_cp.pipeline_schedule import overlap_factor, pipeline_schedule
+from prism_cp.relaxation import ClassKey, RelaxationBounds, RelaxationCosts, brackets_of
 from prism_cp.stage_problem import StageProblem
 
 FIRST_BATCH, BATCH = 64, 1024
@@ -53,9 +54,7 @@ class Candidates:
         self.work_shares = np.array([overlapped if name in OVERLAPPING else 1.0 for name in SCHEDULES])
         self.cell_bounds = self._cell_bounds()
         self.order = np.argsort(self.cell_bounds, kind="stable")
-        self.infeasible = 0
-        self.pruned = 0
-        self.expanded = 0
+        self.relaxations = RelaxationBounds(admissible.space.allow_empty_middle_stages)
 
     def bound_of_rest(self, position: int) -> int | None:
         """Least bound, in time units, of the cells from `position` on in bound order; None when there are none."""
@@ -194,6 +193,83 @@ class Batch:
                 self.ends[part], self.table[part], self.shape[part],
             )  # fmt: skip
         return fits
+
+    def others(self) -> np.ndarray:
+        """Layouts whose schedule has no bound of its own here, so that their relaxations bound them."""
+        return np.asarray(self.shape[:, 0] == OTHER)
+
+    def relax(self, rows: np.ndarray, target_s: float | None, stopped: Callable[[], bool] = never) -> np.ndarray:
+        """A better lower bound for each of `rows`, in seconds, from relaxations; infinity where nothing fits.
+
+        Parameters
+        ----------
+        target_s
+            See `RelaxationBounds.raise_bounds`.
+        """
+        columns = self.columns
+        sizes = np.stack([columns[name][rows] for name in ("schedule", "pp", "vpp", "num_microbatches")], axis=1)
+        distinct, class_of = np.unique(sizes, axis=0, return_inverse=True)
+        instance = self.candidates.admissible.instance
+        keys: list[ClassKey] = [
+            (pipeline_schedule(instance, SCHEDULES[schedule]), int(pp), int(vpp), int(m))
+            for schedule, pp, vpp, m in distinct.tolist()
+        ]
+        costs = self._relaxation_costs(rows, target_s)
+        bounds = self.bounds_s[rows] - self.barrier_s[rows]
+        raised = self.candidates.relaxations.raise_bounds(keys, class_of.ravel(), costs, bounds, target_s, stopped)
+        return np.asarray(raised * (1 - SLACK) + self.barrier_s[rows])
+
+    def _relaxation_costs(self, rows: np.ndarray, target_s: float | None) -> RelaxationCosts:
+        """The unrounded costs of some layouts as relaxations need them."""
+        costs, n = self.costs, len(rows)
+
+        def of(value: Any) -> np.ndarray:
+            return np.asarray(np.broadcast_to(value, self.size)[rows])
+
+        counts = self.candidates.prefix[:, -1].astype(np.float64)
+        present = np.flatnonzero(counts)
+        width = self.cost.shape[2]
+        strategies = np.zeros((n, len(counts), width, 5))
+        kinds = np.zeros((n, len(counts), 3))
+        for k, kind in enumerate(costs.kinds):
+            for q in range(width):
+                own = q if q < len(kind.forward_s) else 0
+                fields = (
+                    kind.forward_s, kind.input_grad_s, kind.weight_grad_s, kind.activation_bytes, kind.transient_bytes
+                )  # fmt: skip
+                for place, value in enumerate(field[own] for field in fields):
+                    strategies[:, k, q, place] = of(value)
+            kinds[:, k, 0] = self.static[rows, k]
+            kinds[:, k, 1] = np.maximum(of(kind.deferred_bytes), strategies[:, k, :, 3].max(axis=1))
+            kinds[:, k, 2] = of(kind.optimizer_s + kind.param_gather_s)
+        ends = np.zeros((n, 2, 7))
+        for index, end in enumerate((costs.embedding, costs.head)):
+            state = end.weight_bytes + end.gradient_bytes + end.optimizer_bytes
+            deferred = np.maximum(end.deferred_bytes, end.activation_bytes[0])
+            times = (end.forward_s[0], end.input_grad_s[0], end.weight_grad_s[0], end.optimizer_s + end.param_gather_s)
+            for place, value in enumerate((*times, end.activation_bytes[0], state, deferred)):
+                ends[:, index, place] = of(value)
+        room = self.table[rows, 0] - self.table[rows, 1]
+        # A rank's time is at least its share of all its layers' passes, and it holds the state of every layer.
+        share = self.candidates.work_shares[self.columns["schedule"][rows]]
+        passes = self.columns["num_microbatches"][rows] * share
+        mirrored = np.array([name in MIRRORED for name in SCHEDULES])[self.columns["schedule"][rows]]
+        least = self.cost[rows][:, present].min(axis=(1, 2)) * passes / (1 + mirrored)
+        most = np.minimum(counts.sum() * (1 + mirrored), room / np.maximum(1.0, kinds[:, present, 0].min(axis=1)))
+        if target_s is not None:
+            most = np.minimum(most, target_s / least)
+        bracket, lows = brackets_of(strategies[:, present, :, 4].reshape(n, -1))
+        brackets = np.zeros((n, len(counts), width), np.int64)
+        brackets[:, present] = bracket.reshape(n, len(present), width)
+        layouts = np.stack(
+            (
+                self.table[rows, 2], self.table[rows, 3], room, self.buffers[rows][:, present].min(axis=1),
+                of(costs.head.transient_bytes[0]),
+            ),
+            axis=1,
+        )  # fmt: skip
+        most = np.maximum(1.0, np.floor(most * (1 + SLACK)))
+        return RelaxationCosts(strategies, brackets, lows, most, kinds, ends, layouts, counts)
 
     def optimistic_problem(self, row: int) -> StageProblem:
         """The stage problem of one layout for bounds, from the costs at hand."""

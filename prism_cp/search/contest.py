@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from prism_cp.cp.solve import StageSolution
+from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.result import LayoutOutcome
 from prism_cp.search.stage import solve_contested
 from prism_cp.search.state import SearchState
@@ -18,12 +20,15 @@ LARGE_CHAIN = 1_000  # layers
 class Contest:
     """Solves the contested layouts of a search state until each is closed or the search is stopped."""
 
-    def __init__(self, state: SearchState) -> None:
-        self.state = state
+    def __init__(self, state: SearchState, cost_model: CostModel) -> None:
+        self.state, self.cost_model = state, cost_model
 
     def run(self) -> None:
         """Solve everything that is contested."""
         state = self.state
+        for bound, layout in state.postponed:  # their problems are built when their turn comes
+            state.contested.append(LayoutOutcome(layout, "open", bound))
+        state.postponed = []
         self._drop_excluded()
         # a large stage problem can keep native code busy past any limit; a process can be ended
         large = len(state.instance.model.chain) > LARGE_CHAIN
@@ -54,6 +59,9 @@ class Contest:
     def _take(self) -> LayoutOutcome:
         """The contested layout of least bound; the bound goes on counting while it is being solved."""
         outcome = self.state.contested.pop(0)
+        if outcome.problem is None:
+            problem = build_stage_problem(self.state.instance, outcome.layout, self.cost_model)
+            outcome = replace(outcome, problem=problem)
         self.state.being_solved.append(outcome)
         return outcome
 

@@ -2,9 +2,12 @@
 
 1. Bound every cell by its work; expand cells in order of that bound, layout by layout, dropping what cannot beat the
    incumbent or cannot fit (`candidates`).
-2. Build the exact stage problem of what remains, bound it by the partition walk, and simulate the plan found there:
-   plans become incumbents early, and most layouts end here.
-3. What is still contested goes to CP-SAT, best bound first, each with "better than the incumbent or nothing".
+2. One piece per rank (GPipe, 1F1B): build the exact stage problem of what remains, bound it by the partition walk, and
+   simulate the plan found there: plans become incumbents early, and most layouts end here.
+3. Other schedules: bound by relaxations of whole classes of layouts, which memory enters, too; what they leave is
+   postponed, except that the most promising layouts are probed for plans at once.
+4. What is postponed or still contested is decided one by one, best bound first, each with "better than the incumbent or
+   nothing" (`contest`).
 
 A layout ends as pruned, proved no better, solved, infeasible, or open when the search was stopped. The union is the
 proof: the result is `proved` exactly when the integer bound over all layouts equals the incumbent.
@@ -26,6 +29,7 @@ from prism_cp.result import SearchResult
 from prism_cp.search.candidates import Batch, Candidates
 from prism_cp.search.contest import Contest
 from prism_cp.search.options import Progress, SearchOptions
+from prism_cp.search.probe import probe
 from prism_cp.search.state import SearchState
 from prism_cp.stage_problem import Assignment
 
@@ -66,13 +70,14 @@ def solve_instance(
     for layout, assignment in known:
         state.take_known(layout, assignment, costs)
     _expand(candidates, state)
-    Contest(state).run()
+    Contest(state, costs).run()
     return state.result()
 
 
 def _expand(candidates: Candidates, state: SearchState) -> None:
     """Expand cells in bound order until the bound of the rest excludes it; open what survives."""
     position = 0
+    probed: set[Layout] = set()
     for _, columns, following in candidates.batches():
         rest = candidates.bound_of_rest(position)
         if state.stopped() or (rest is not None and state.excludes(rest)):
@@ -81,6 +86,7 @@ def _expand(candidates: Candidates, state: SearchState) -> None:
         batch = Batch(candidates, columns)
         state.seen(batch.size)
         _open_batch(batch, candidates, state)
+        probe(state, candidates.cost_model, probed)
         position = following
     state.unexpanded_bound = None
     state.leave_rest(candidates.bound_of_rest(position))
@@ -89,7 +95,9 @@ def _expand(candidates: Candidates, state: SearchState) -> None:
 def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> None:
     """Filter one batch and quick-solve what the bounds leave, best bound first."""
     bounds = np.floor(batch.bounds_s / candidates.unit_s).astype(np.int64)
-    rows = np.arange(len(bounds))
+    others = batch.others()
+    _relax(batch, np.flatnonzero(others), bounds, candidates, state)
+    rows = np.flatnonzero(~others)
     tightened = False
     while len(rows):
         alive = ~state.excluded(bounds[rows])
@@ -116,3 +124,30 @@ def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> Non
                 break
         else:
             return
+
+
+def _relax(batch: Batch, rows: np.ndarray, bounds: np.ndarray, candidates: Candidates, state: SearchState) -> None:
+    """Bound layouts of other schedules by their relaxations and postpone what is left."""
+    if not len(rows):
+        return
+    if state.stopped():
+        state.leave_open(bounds[rows].tolist())
+        return
+    target = state.target
+    alive = ~state.excluded(bounds[rows])
+    state.prune(int((~alive).sum()))
+    rows = rows[alive]
+    if not len(rows):
+        return
+    raised = batch.relax(rows, None if target is None else (target + 1) * candidates.unit_s, state.stopped)
+    fits = np.isfinite(raised)
+    if target is None:
+        state.mark_infeasible(int((~fits).sum()))
+    else:
+        state.prune(int((~fits).sum()))
+    rows, raised = rows[fits], np.floor(raised[fits] / candidates.unit_s).astype(np.int64)
+    for row, bound in zip(rows.tolist(), raised.tolist(), strict=True):
+        if state.excludes(bound):
+            state.prune(1)
+        else:
+            state.postpone(bound, batch.layout(row))

@@ -42,6 +42,7 @@ class SearchState:
         self.contested: list[LayoutOutcome] = []
         self.being_solved: list[LayoutOutcome] = []  # taken out of `contested`, not closed yet
         self.closed: list[LayoutOutcome] = []  # endings worth telling about, with their numbers
+        self.postponed: list[tuple[int, Layout]] = []  # bound and layout of what only the engine can decide
         self.counts: dict[Ending, int] = {"pruned": 0, "no_better": 0, "solved": 0, "infeasible": 0, "open": 0}
         self.open_bounds: list[int] = []
         self.layouts_seen = 0
@@ -134,6 +135,16 @@ class SearchState:
             return
         self.improve(LayoutOutcome(layout, "open", 0, value, "", problem, assignment))
 
+    def postpone(self, bound: int, layout: Layout) -> None:
+        """A layout that no bound excludes and that takes long to decide."""
+        self.postponed.append((bound, layout))
+
+    def drop_postponed(self) -> None:
+        """Count as pruned what an improved incumbent excludes."""
+        kept = [entry for entry in self.postponed if not self.excludes(entry[0])]
+        self.prune(len(self.postponed) - len(kept))
+        self.postponed = kept
+
     def open_layout(self, batch: Batch, row: int, bound: int) -> None:
         """Build the stage problem, bound it by the partition walk and try the plan found there.
 
@@ -212,6 +223,7 @@ class SearchState:
         """Proven lower bound over all layouts; None when every layout is infeasible."""
         undecided = [*self.contested, *self.being_solved]
         bounds = list(self.open_bounds) + [outcome.lower_bound for outcome in undecided]
+        bounds += [bound for bound, _ in self.postponed]
         if self.objective is not None:
             target = self.target
             assert target is not None
