@@ -64,7 +64,7 @@ def rank_estimates(configuration: Configuration, tables: Tables) -> tuple[RankEs
         Of the configuration's layout.
     """
     layout, problem = configuration.layout, tables.problem
-    vectors = live_vectors(layout.schedule, layout.pp, layout.vpp, layout.num_microbatches)
+    vectors = live_vectors(problem.schedule, layout.pp, layout.vpp, layout.num_microbatches)
     if configuration.all_forwards_first:
         vectors = tuple(((layout.num_microbatches,) * len(rank[0]),) for rank in vectors)
     rows = rank_memories(problem, configuration.assignment, vectors)

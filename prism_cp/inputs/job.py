@@ -48,6 +48,8 @@ class Profile(FrozenModel):
     full_cuda_graphs: bool
     attention_cuda_graphs: bool = False  # graphs of the attention blocks only: part of the host's work is gone
     expert_overlap: bool = False  # token exchange of one micro-batch runs behind another's computation
+    expert_overlap_share: Fraction01 = 0.85  # of the token exchange that this hides
+    microbatch_group_size_per_vp_stage: PositiveInt | None = None  # of interleaving; None: the smallest legal one
     fp8_scaling: Literal["delayed", "current", "mxfp8"] = "current"  # what a cast to 8 bit reads and writes
     attention_kernel: Literal["native", "triton"] = "native"  # the vendor's library, or Triton's kernel of 2023
     fused_pointwise: bool = True  # False: an eager framework, one kernel an operation
