@@ -6,6 +6,7 @@ Every flag is in exactly one of the three tables. A flag that is in none is refu
 from __future__ import annotations
 
 _UNDERSTOOD = """
+    defer-embedding-wgrad-compute wgrad-deferral-limit
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split accumulate-allreduce-grads-in-fp32
     add-bias-linear add-dense-bias add-output-layer-bias add-qkv-bias attention-backend attention-dropout
     attention-output-gate bf16 context-parallel-algo context-parallel-size cp-comm-type cross-entropy-fusion-impl
@@ -122,7 +123,7 @@ _IRRELEVANT: dict[str, str] = {
         no-use-layer-wise-param-layout overlap-moe-expert-parallel-comm overlap-p2p-communication
         overlap-param-gather-with-optimizer-step pre-tockens skip-bias-add sparse-mode te-rng-tracker
         tp-comm-bootstrap-backend use-ascend-coc use-cp-send-recv-overlap use-flash-attn-1 use-fused-matmul
-        use-fused-mlp use-fused-moe-token-permute-and-unpermute use-fused-ring-attention-update use-legacy-models
+        use-fused-mlp use-fused-moe-token-permute-and-unpermute use-fused-ring-attention-update
         use-mc2 use-mcore-models use-nccl-ub use-sage-attn
         """,
 }
@@ -132,6 +133,7 @@ IRRELEVANT: dict[str, str] = {
 }
 
 REFUSED: dict[str, str] = {
+    "use-legacy-models": "Megatron-LM's models before its core are not modelled",
     "enable-hbmfault-repair": "copies kept for repairs of a device's memory are not modelled",
     "tp-2d": "two-dimensional tensor parallelism is not modelled",
     "tp-x": "two-dimensional tensor parallelism is not modelled",
@@ -163,8 +165,6 @@ REFUSED: dict[str, str] = {
     "use-nanopipe": "MindSpeed's nano-pipe schedule is not modelled",
     "use-nanopipe-swap": "MindSpeed's nano-pipe schedule is not modelled",
     "delay-wgrad-compute": "delayed weight gradients keep tensors that are not modelled",
-    "defer-embedding-wgrad-compute": "deferred weight gradients of the embedding are not modelled",
-    "wgrad-deferral-limit": "deferred weight gradients of the embedding are not modelled",
     "export-kd-cfg": "a distillation teacher on the device is not modelled",
     "export-kd-teacher-load": "a distillation teacher on the device is not modelled",
     "export-te-mcore-teacher": "a distillation teacher on the device is not modelled",

@@ -24,9 +24,14 @@ _PAIR = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?|(\d+)\s*\*\s*\[([\d,\s]*)\
 HYBRID_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def model_from_arguments(arguments: Arguments, name: str) -> tuple[Model, int]:
-    """The network that the arguments describe, and what its vocabulary is padded to a multiple of (times tp)."""
-    entries, multiple = vocabulary(arguments, "GPT2BPETokenizer", name)
+def model_from_arguments(arguments: Arguments, name: str, program: str = "gpt") -> tuple[Model, int]:
+    """The network that the arguments describe, and what its vocabulary is padded to a multiple of (times tp).
+
+    BERT adds two segment embeddings, a dense layer with its norm before the output projection, and a pooler
+    (megatron/core/models/bert).
+    """
+    bert = program == "bert"
+    entries, multiple = vocabulary(arguments, "BertWordPieceLowerCase" if bert else "GPT2BPETokenizer", name)
     kinds, order = _hybrid(arguments) if _is_hybrid(arguments) else _decoder(arguments)
     kept = [kind for index, kind in enumerate(order) if index not in removed_layers(arguments)]
     used = tuple(kind for kind in kinds if kind.name in kept)
@@ -40,9 +45,10 @@ def model_from_arguments(arguments: Arguments, name: str) -> tuple[Model, int]:
         layers=tuple(LayerGroup(kind=kind, count=1) for kind in kept),
         norm="rmsnorm" if _normalization(arguments) == "RMSNorm" else "layernorm",
         tied_embeddings=not arguments.has("untie-embeddings-and-output-weights"),
-        num_learned_positions=arguments.integer("max-position-embeddings") if learned else 0,
+        num_learned_positions=arguments.integer("max-position-embeddings") + 2 * bert if learned else 0,
         embedding_norm=arguments.has("embed-layernorm"),
-        head_bias=arguments.has("add-output-layer-bias"),
+        head_bias=bert or arguments.has("add-output-layer-bias"),
+        head_transform=bert,
         num_mtp_layers=depths,
         mtp_kind=kept[-1] if depths else None,
         source="Megatron-LM arguments",

@@ -125,7 +125,9 @@ def _megatron(arguments: Arguments, device: Device) -> dict[str, Any]:
         "workspace_bytes": threads * cublas + (0 if local and not arguments.has("num-experts") else engine),
         "grouped_gemm_workspace_bytes": GROUPED_GEMM_STREAMS * engine if grouped else 0,
         "dummy_weight_gradients": not arguments.has("no-gradient-accumulation-fusion"),
+        "keeps_head_dummy": True,
         "transformer_engine": not local,
+        "grouped_experts": grouped,
         "flash_attention": fused_attention,
         "attention_copies_output": fused_attention and copies,
         **_cross_entropy(arguments, 6),
@@ -141,5 +143,8 @@ def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
         "transformer_engine": False,
         "optimizer_step_copies_parameter": number <= (2, 3),
         "experts_in_one_tensor": arguments.has("moe-grouped-gemm"),
+        "grouped_experts": arguments.has("moe-grouped-gemm"),
+        "repeats_key_values": not arguments.has("use-mcore-models"),
+        "ring_keeps_block": True,
         **_cross_entropy(arguments, 10 if number <= (2, 1) else 6),
     }
