@@ -15,7 +15,7 @@ from prism_cp.inputs.instance import Instance
 _TILE_ROWS, _TILE_COLUMNS = 128, 256
 _ATTENTION_BACKWARD_SHARE = Rational(4, 5)  # efficiency of the fused backward over the forward's
 _ATTENTION_RAMP = 512  # tokens at which fused attention reaches half of its efficiency
-_LOW_PRECISION_GROUPED_GAIN = Rational(6, 5)
+_LOW_PRECISION_GROUPED_GAIN = Rational(135, 100)
 # Bytes of one element's cast to 8 bit: two read, two written (row-wise and column-wise copies). Current scaling reads
 # every element once more for its maximum; block scaling (MXFP8) writes a scale byte for every 32 elements and copy.
 _CAST_BYTES = {"delayed": Rational(4), "current": Rational(6), "mxfp8": 4 + Rational(2, 32), "rowwise": Rational(6)}
@@ -137,7 +137,7 @@ def gemm_templates(instance: Instance) -> GemmTemplates:
     return GemmTemplates(
         plain,
         gemm_template(f"{precision}_gemm", device, low_peak, low, 256),
-        gemm_template(f"{precision}_grouped_gemm", device, low_peak, low_grouped, 256),
+        gemm_template(f"{precision}_grouped_gemm", device, low_peak, low_grouped, 128),
         peak,
         Rational(1) if precision == "fp8" else Rational(1, 2),
         _CAST_BYTES[instance.profile.fp8_scaling] if precision == "fp8" else _FP4_CAST_BYTES,
