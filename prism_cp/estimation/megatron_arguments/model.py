@@ -97,6 +97,23 @@ def _biased(arguments: Arguments) -> bool:
     return not arguments.has("disable-bias-linear")
 
 
+def _gated(arguments: Arguments) -> bool:
+    return any(arguments.has(flag) for flag in ("swiglu", "geglu", "quick-geglu"))
+
+
+def _window(arguments: Arguments) -> int | None:
+    """Tokens a query looks back at, itself included; ``--window-size left,right``."""
+    if not arguments.has("window-size"):
+        return None
+    if arguments.has("window-attn-skip-freq"):
+        text = arguments.text("window-attn-skip-freq")
+        raise UnsupportedArgument("window-attn-skip-freq", text, "layers with and without a window are not modelled")
+    left = arguments.text("window-size").strip("() ").split(",")[0].strip()
+    if not left.isdecimal():
+        raise UnsupportedArgument("window-size", arguments.text("window-size"), "is no window", "left,right")
+    return int(left) + 1
+
+
 def ffn_hidden_size(arguments: Arguments) -> int:
     """Width of the dense feed-forward: four hidden sizes, with SwiGLU two thirds of that in steps of 64."""
     hidden = arguments.integer("hidden-size")
@@ -114,6 +131,7 @@ def _self_attention(arguments: Arguments) -> SelfAttention:
         qkv_bias=_biased(arguments) or arguments.has("add-qkv-bias"),
         output_bias=_biased(arguments) or arguments.has("add-dense-bias"),
         qk_norm=arguments.has("qk-layernorm"),
+        window=_window(arguments),
         output_gate=arguments.has("attention-output-gate"),
     )
 
@@ -156,7 +174,7 @@ def _mamba(arguments: Arguments) -> Mamba2:
 
 def _dense(arguments: Arguments) -> DenseFeedForward:
     return DenseFeedForward(
-        intermediate_size=ffn_hidden_size(arguments), gated=arguments.has("swiglu"), bias=_biased(arguments)
+        intermediate_size=ffn_hidden_size(arguments), gated=_gated(arguments), bias=_biased(arguments)
     )
 
 
@@ -170,7 +188,7 @@ def _experts(arguments: Arguments) -> MixtureOfExperts:
         intermediate_size=width,
         shared_intermediate_size=shared or arguments.integer("n-shared-experts", 0) * width,
         shared_gate=arguments.has("moe-shared-expert-gate") or arguments.has("shared-expert-gate"),
-        gated=arguments.has("swiglu"),
+        gated=_gated(arguments),
         expert_bias=_biased(arguments),
         num_groups=arguments.integer("moe-router-num-groups", 1),
         topk_groups=arguments.integer("moe-router-group-topk", 1),

@@ -54,6 +54,7 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         "overlap_grad_reduce": arguments.has("overlap-grad-reduce"),
         "overlap_param_gather": arguments.has("overlap-param-gather"),
         "tp_overlap": arguments.has("tp-comm-overlap") or arguments.has("use-ascend-mc2"),
+        "bucket_parameters": arguments.integer("ddp-bucket-size", 40_000_000),
         **_dispatcher(arguments),
         **_optimizer(arguments),
     }
@@ -92,7 +93,9 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
 def _dispatcher(arguments: Arguments) -> dict[str, Any]:
     kinds = ("allgather", "alltoall", "alltoall_seq", "flex")
     kind = arguments.one_of("moe-token-dispatcher-type", "allgather", kinds)
-    return {"dispatcher": {"alltoall_seq": "alltoall", "flex": "deepep"}.get(kind, kind)}
+    if kind == "flex":
+        kind = arguments.one_of("moe-flex-dispatcher-backend", "deepep", ("deepep", "hybridep"))
+    return {"dispatcher": "alltoall" if kind == "alltoall_seq" else kind}
 
 
 def _cross_entropy(arguments: Arguments, unfused_peak: int) -> dict[str, Any]:
