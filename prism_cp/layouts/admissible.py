@@ -227,7 +227,11 @@ class AdmissibleLayouts:
     @cached_property
     def num_layouts(self) -> int:
         """Admissible layouts in all."""
-        return int(self._variant_counts(self.cells).sum())
+        return self.num_layouts_of(self.cells)
+
+    def num_layouts_of(self, cells: Columns) -> int:
+        """Admissible layouts of some cells."""
+        return int(self._variant_counts(cells).sum())
 
     def expand(self, indices: Sequence[int] | np.ndarray) -> tuple[Columns, np.ndarray]:
         """Layouts of some cells as columns (schedule an index into `SCHEDULES`), and the cell index of each."""

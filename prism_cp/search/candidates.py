@@ -18,6 +18,7 @@ from prism_cp.inputs.layout import OVERLAPPING, SCHEDULES, Layout
 from prism_cp.integer_tables import CostModel, optimistic_stage_problem, row_of
 from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
 from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, cell_bounds, possible, total_work, work_bounds
+from prism_cp.layouts.memory_bounds import hopeless_cells
 from prism_cp.pipeline_schedule import overlap_factor
 from prism_cp.stage_problem import StageProblem
 
@@ -82,6 +83,16 @@ class Candidates:
         share = min(self.work_shares[SCHEDULES.index(name)] for name in self.admissible.instance.layout.schedules)
         bounds = cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"], self.any_schedule)
         return np.asarray(share * bounds)
+
+    def drop_hopeless(self, position: int) -> int:
+        """Leave out the cells from `position` on in which nothing fits; returns how many layouts they hold."""
+        rest = self.order[position:]
+        cells = {name: column[rest] for name, column in self.admissible.cells.items()}
+        counts = self.prefix[:, -1].tolist()
+        hopeless = hopeless_cells(self.admissible, self.cost_model.memory, counts, cells)
+        dropped = {name: column[hopeless] for name, column in cells.items()}
+        self.order = np.concatenate((self.order[:position], rest[~hopeless]))
+        return self.admissible.num_layouts_of(dropped)
 
     def batches(self) -> Iterator[tuple[np.ndarray, Columns, int]]:
         """Batches of expanded layouts in order of their cells' bound: (cell indices, columns, next position)."""
