@@ -19,6 +19,7 @@ from prism_cp.inputs.model import (
     SelfAttention,
 )
 from prism_cp.pipeline import get_schedule
+from prism_cp.pipeline_schedule import pipeline_schedule
 
 PINNABLE = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "dp", "pp", "vpp", "mbs", "zero", "schedule")
 
@@ -88,7 +89,7 @@ def _schedule(instance: Instance, layout: Layout) -> Iterator[tuple[str, str]]:
     if layout.schedule not in SCHEDULES:
         yield "schedule", f"{layout.schedule!r} is none of {', '.join(SCHEDULES)}"
         return
-    schedule = get_schedule(layout.schedule)
+    schedule = get_schedule(pipeline_schedule(instance, layout.schedule))
     reason = schedule.why_not(layout.pp, layout.vpp, layout.num_microbatches)
     if reason is not None:
         yield "schedule", reason

@@ -24,7 +24,7 @@ from prism_cp.formulas.strategies import Strategy, strategies_for
 from prism_cp.formulas.tables import LayerCosts, LayoutCosts
 from prism_cp.formulas.time_results import LayerTimes, LayoutTimes
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.layout import CP_COMM, Layout
+from prism_cp.inputs.layout import CP_COMM, PAIRING, SCHEDULES, Layout
 from prism_cp.pipeline import get_schedule
 from prism_cp.pipeline_schedule import pipeline_schedule
 from prism_cp.stage_problem import (
@@ -54,6 +54,8 @@ def symbol_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for stage in (1, 2, 3):
         values[f"zero_{stage}"] = (columns["zero"] >= stage).astype(np.float64)
     values["is_pipelined"] = (columns["pp"] > 1).astype(np.float64)
+    pairing = np.array([name in PAIRING for name in SCHEDULES])[columns["schedule"]]
+    values["pairs_microbatches"] = (pairing | (columns["pp"] == 1)).astype(np.float64)
     return values
 
 
@@ -66,6 +68,7 @@ def symbol_values(layout: Layout) -> dict[str, int]:
     for stage in (1, 2, 3):
         values[f"zero_{stage}"] = int(layout.zero >= stage)
     values["is_pipelined"] = int(layout.pp > 1)
+    values["pairs_microbatches"] = int(layout.pp == 1 or layout.schedule in PAIRING)
     return values
 
 

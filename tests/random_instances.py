@@ -43,7 +43,7 @@ def random_instance(rng: random.Random, schedules: tuple[str, ...] | None = None
             "name": "random",
             "model": _model(rng, hidden_size),
             "cluster": _cluster(rng, num_devices),
-            "profile": _profile(rng),
+            "profile": {**_profile(rng), "expert_overlap": schedules is not None},
             # long sequences, so that activations weigh as much as states
             "job": {"gbs": 1, "seq_len": rng.choice((1024, 4096, 8192)), "precision": precision},
             "layout": {"recompute": list(rng.choice(RECOMPUTE))},
@@ -66,6 +66,8 @@ def _varied(instance: Instance, rng: random.Random, schedules: tuple[str, ...] |
             space |= {"schedule": schedules, "vpp": (1, 2)}
         layout = instance.layout.model_copy(update=space)
         job = instance.job.model_copy(update={"gbs": rng.choice((1, 2, 3, 4, 4, 6))})
+        if schedules is not None:
+            job = job.model_copy(update={"overlap_factor": rng.choice((1.0, 0.75, 0.6, 0.0))})
         cluster = instance.cluster
         device = cluster.device.model_copy(update={"memory_bytes": _memory_bytes(rng, instance)})
         changed = instance.model_copy(

@@ -229,8 +229,21 @@ def _anneal(  # type: ignore[no-untyped-def]
                 heads[ranks[g, r]] = head[i, r]
                 tails[ranks[g, r]] = tail[i, r]
         value = longest_path_length(
-            code, data, crosses, has_blocks, opening, numerator, denominator, block, block_crosses, rank, durations,
-            heads, tails, p2p, end,
+            code,
+            data,
+            crosses,
+            has_blocks,
+            opening,
+            numerator,
+            denominator,
+            block,
+            block_crosses,
+            rank,
+            durations,
+            heads,
+            tails,
+            p2p,
+            end,
         )
         if cost == impossible or value <= cost + cost * allowed * np.random.random():  # noqa: NPY002
             cost = value

@@ -30,6 +30,9 @@ class Configuration:
         ``--recompute-num-layers``): only the first one's input is kept, all of them are live in the backward pass.
     optimizer_offload_fraction : float
         Share of master weights and moments that lives in host memory.
+    deferred_projections : int
+        Micro-batches whose weight gradient of the output projection waits until the end of the step: their inputs and
+        gradients of logits are kept (Megatron-LM ``--defer-embedding-wgrad-compute``).
     layer_buffer_bytes : int
         What every layer keeps from its construction on, besides its state.
     all_forwards_first : bool
@@ -47,6 +50,7 @@ class Configuration:
     assignment: Assignment
     uniform_chunk_layers: int = 1
     optimizer_offload_fraction: float = 0.0
+    deferred_projections: int = 0
     layer_buffer_bytes: int = 0
     all_forwards_first: bool = False
     measured_devices: tuple[int, ...] = ()
@@ -67,6 +71,7 @@ def configure(
     recompute: str | Sequence[str] = "none",
     uniform_chunk_layers: int = 1,
     optimizer_offload_fraction: float = 0.0,
+    deferred_projections: int = 0,
     layer_buffer_bytes: int = 0,
     all_forwards_first: bool = False,
 ) -> Configuration:
@@ -107,6 +112,7 @@ def configure(
         assignment,
         uniform_chunk_layers,
         optimizer_offload_fraction,
+        deferred_projections,
         layer_buffer_bytes,
         all_forwards_first,
     )

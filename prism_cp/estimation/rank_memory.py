@@ -17,7 +17,9 @@ from prism_cp.estimation.flat_buffer import largest_piece
 from prism_cp.formulas.evaluate import exact_function
 from prism_cp.formulas.memory import copies_gradients
 from prism_cp.formulas.overheads import num_communicators
-from prism_cp.formulas.saved import context
+from prism_cp.formulas.parameters import padded_vocabulary
+from prism_cp.formulas.saved import ELEMENT_BYTES, context
+from prism_cp.formulas.symbols import tp
 from prism_cp.integer_tables import LAYOUT_SYMBOLS, symbol_values
 from prism_cp.pipeline import live_vectors
 from prism_cp.stage_problem import RankMemory, rank_memories
@@ -64,7 +66,7 @@ def rank_estimates(configuration: Configuration, tables: Tables) -> tuple[RankEs
         Of the configuration's layout.
     """
     layout, problem = configuration.layout, tables.problem
-    vectors = live_vectors(layout.schedule, layout.pp, layout.vpp, layout.num_microbatches)
+    vectors = live_vectors(problem.schedule, layout.pp, layout.vpp, layout.num_microbatches)
     if configuration.all_forwards_first:
         vectors = tuple(((layout.num_microbatches,) * len(rank[0]),) for rank in vectors)
     rows = rank_memories(problem, configuration.assignment, vectors)
@@ -82,6 +84,7 @@ def _rank_estimate(
     rows: Sequence[RankMemory],
     hidden_state: Fraction,
     communicators: Fraction,
+    projection: Fraction,
 ) -> RankEstimate:
     """Memory of one rank.
 
@@ -89,8 +92,9 @@ def _rank_estimate(
     ----------
     rows
         The rank's rows of integer memory.
-    hidden_state, communicators
-        Bytes of one hidden state, and number of process groups.
+    hidden_state, communicators, projection
+        Bytes of one hidden state, number of process groups, bytes of input and output gradient of the output
+        projection.
     """
     instance, layout, profile = configuration.instance, configuration.layout, configuration.instance.profile
     unit = instance.memory_unit_bytes
@@ -108,7 +112,13 @@ def _rank_estimate(
         "workspace": Fraction(profile.workspace_bytes),
     }
     live = max((live_terms(configuration, tables, row) for row in rows if row.live), key=lambda terms: sum(terms))
-    running = {"activations": Fraction(live[0] * unit), "transient": Fraction(live[1] * unit), "received": in_flight}
+    waiting = configuration.deferred_projections if rank == layout.pp - 1 else 0
+    running = {
+        "activations": Fraction(live[0] * unit),
+        "transient": Fraction(live[1] * unit),
+        "deferred": waiting * projection,
+        "received": in_flight,
+    }
     steady = {
         **common,
         "optimizer": optimizer,
@@ -151,10 +161,12 @@ def _layer_buffers(configuration: Configuration, tables: Tables, rank: int) -> F
     return Fraction(configuration.layer_buffer_bytes * sum(bounds[piece + 1] - bounds[piece] for piece in held))
 
 
-def _layout_numbers(configuration: Configuration) -> tuple[Fraction, Fraction]:
-    """Bytes of one hidden state, and process groups of a rank."""
+def _layout_numbers(configuration: Configuration) -> tuple[Fraction, Fraction, Fraction]:
+    """Bytes of one hidden state, process groups of a rank, bytes of the output projection's input and gradient."""
     instance = configuration.instance
-    function = exact_function([context(instance).hidden_state, num_communicators(instance)], LAYOUT_SYMBOLS)
+    c = context(instance)
+    projection = ELEMENT_BYTES * c.tokens * (c.hidden + padded_vocabulary(instance) / tp)
+    function = exact_function([c.hidden_state, num_communicators(instance), projection], LAYOUT_SYMBOLS)
     values = symbol_values(configuration.layout)
-    hidden_state, communicators = function(*(values[symbol.name] for symbol in LAYOUT_SYMBOLS))
-    return Fraction(hidden_state), Fraction(communicators)
+    hidden_state, communicators, projected = function(*(values[symbol.name] for symbol in LAYOUT_SYMBOLS))
+    return Fraction(hidden_state), Fraction(communicators), Fraction(projected)

@@ -79,7 +79,10 @@ def head_tensors(model: Model, c: Context, vocabulary_per_device: Expr) -> list[
     with their gradient. Multi-token prediction keeps one more set per depth, alive together with the main one.
     """
     per_logit = logit_bytes(c)
+    # input of GELU, input of the norm and its statistics, input of the projection
+    transform = [saved("head_transform", 3 * c.hidden_state + c.statistics(), survives_full=True)]
     return [
+        *(transform if model.head_transform else []),
         saved("final_norm", 2 * c.hidden_state + c.statistics(), survives_full=True),
         saved(
             "logits",

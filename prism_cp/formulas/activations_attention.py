@@ -51,7 +51,8 @@ def _self_attention(a: SimpleNamespace, c: Context) -> list[SavedTensor]:
         tensors.append(saved("qk_norm_input", (ELEMENT_BYTES * a.head_dim + statistic) * normed))
     if c.profile.rope_saves_input:
         tensors.append(saved("rope_input", row * (heads / tp + key_heads)))
-    if not c.profile.flash_attention and a.num_attention_heads != a.num_key_value_heads:
+    repeats = c.profile.repeats_key_values or not c.profile.flash_attention
+    if repeats and a.num_attention_heads != a.num_key_value_heads:
         # matrix products need every key head once per query head
         tensors.append(saved("repeated_key_value", row * 2 * (heads / tp - key_heads), "core_attn"))
     tensors += _core_attention(c, heads, a.head_dim)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sympy import Expr, Integer, Rational
+from sympy import Expr, Integer
 
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.collectives import deduplicated_exchange_template, rational
@@ -11,9 +11,6 @@ from prism_cp.formulas.layer_parts import ELEMENT_BYTES, LinearTimes, Part, Part
 from prism_cp.inputs.model import DenseFeedForward, FeedForward, MixtureOfExperts
 
 _MOE_ACTIVATION = frozenset({"moe", "moe_act"})
-# Share of the token exchange that another micro-batch's computation hides (Megatron-LM
-# --overlap-moe-expert-parallel-comm), fitted on NVIDIA-NeMo/Megatron-Bridge performance tables.
-_EXCHANGE_HIDDEN = Rational(85, 100)
 _ROUTER_BYTES = 12  # per token and expert: fp32 score written, read by top-k, probability written
 
 
@@ -49,6 +46,11 @@ def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[
     Every expert-parallel rank works on ``k * (tokens of a rank) * etp`` token copies. The shared experts are a dense
     block over tensor parallelism. Sources: Megatron-LM ``core/transformer/moe``; grouped products and permutation
     rates as in MooreThreads/SimuMax.
+
+    Where the framework overlaps expert communication (Megatron-LM ``--overlap-moe-expert-parallel-comm``) and the
+    schedule pairs micro-batches, a share of the exchange is hidden, fitted on NVIDIA-NeMo/Megatron-Bridge performance
+    tables. It is taken off every forward and backward, those of warm-up and cool-down too, which run alone: with few
+    micro-batches per pipeline rank the time is too short by what these would still expose.
     """
     linears = {linear.name: linear for linear in feed_forward_linears(feed_forward, builder.model.hidden_size)}
     hidden, width = builder.model.hidden_size, feed_forward.intermediate_size
@@ -67,7 +69,7 @@ def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[
     permutation = 2 * builder.pointwise(2 * ELEMENT_BYTES * hidden * sent, gather=True)  # permute and unpermute
     exchange = _exchange(feed_forward, builder, sent)
     if builder.profile.expert_overlap:
-        exchange = (1 - _EXCHANGE_HIDDEN) * exchange
+        exchange = (1 - s.pairs_microbatches * rational(builder.profile.expert_overlap_share)) * exchange
     parts = [
         Part(router + Times(scores, scores), MOE),
         Part(Times(permutation + exchange, permutation + exchange), MOE),

@@ -35,7 +35,6 @@ _BLOCK = 8192  # layouts evaluated at a time: their arrays stay in the cache
 _NORM_MODULES = frozenset({"layernorm"})
 _MOE_FLOOR = 4  # a mixture-of-experts layer launches about four times the kernels of a dense one
 _ATTENTION_GRAPH_SYNC = Rational(3, 4)  # what is left of the host's work with graphs of the attention blocks
-_ALLTOALL_SYNC = Rational(115, 100)  # the plain all-to-all dispatcher synchronises more than the others
 
 
 @dataclass(frozen=True)
@@ -174,8 +173,6 @@ class TimeExpressions:
         if not isinstance(layer_kind(name, self.instance).feed_forward, MixtureOfExperts):
             return floor, Rational(0)
         sync = repeat * rational(profile.moe_host_sync_s)
-        if profile.dispatcher == "alltoall":
-            sync *= _ALLTOALL_SYNC
         if profile.attention_cuda_graphs:
             sync *= _ATTENTION_GRAPH_SYNC
         return _MOE_FLOOR * floor, sync if self.instance.job.capacity_factor is None else Rational(0)

@@ -15,10 +15,11 @@ from prism_cp.inputs.instance import Instance
 _TILE_ROWS, _TILE_COLUMNS = 128, 256
 _ATTENTION_BACKWARD_SHARE = Rational(4, 5)  # efficiency of the fused backward over the forward's
 _ATTENTION_RAMP = 512  # tokens at which fused attention reaches half of its efficiency
-_LOW_PRECISION_GROUPED_GAIN = Rational(6, 5)
+_LOW_PRECISION_GROUPED_GAIN = Rational(135, 100)
 # Bytes of one element's cast to 8 bit: two read, two written (row-wise and column-wise copies). Current scaling reads
 # every element once more for its maximum; block scaling (MXFP8) writes a scale byte for every 32 elements and copy.
-_CAST_BYTES = {"delayed": Rational(4), "current": Rational(6), "mxfp8": 4 + Rational(2, 32)}
+_CAST_BYTES = {"delayed": Rational(4), "current": Rational(6), "mxfp8": 4 + Rational(2, 32), "rowwise": Rational(6)}
+_ROWWISE_SHARE = Rational(1, 2)  # of the 8-bit rate that products scaled by rows reach (pytorch/torchtitan, H100)
 # To 4 bit: read once for the maximum and once for the cast, two half-byte copies with a scale byte for every 16.
 _FP4_CAST_BYTES = 5 + Rational(2, 16)
 
@@ -47,7 +48,7 @@ def attention_rate(instance: Instance, peak_flops: Expr, head_dims: int) -> Expr
     """FLOP/s of the forward of the profile's fused attention kernel over long sequences.
 
     `head_dims` is the sum of the query-key and value head dimensions: below 256 the vendor's kernel slows with its
-    square root, Triton's does not.
+    square root, the others do not.
 
     Raises
     ------
@@ -57,10 +58,11 @@ def attention_rate(instance: Instance, peak_flops: Expr, head_dims: int) -> Expr
     device, kernel = instance.cluster.device, instance.profile.attention_kernel
     if kernel == "native":
         return peak_flops * rational(device.attention_efficiency) * sqrt(Min(1, Rational(head_dims, 256)))
-    if device.triton_attention_efficiency is None:
+    stated = device.flash2_attention_efficiency if kernel == "flash2" else device.triton_attention_efficiency
+    if stated is None:
         problem = f"{kernel}, but {device.name} has no efficiency for it"
         raise InstanceError("profile.attention_kernel", problem, "native")
-    return peak_flops * rational(device.triton_attention_efficiency)
+    return peak_flops * rational(stated)
 
 
 def attention_template(name: str, device: Device, rate: Expr, backward: bool) -> Template:
@@ -129,11 +131,13 @@ def gemm_templates(instance: Instance) -> GemmTemplates:
         problem = f"{precision}, but {device.name} has no {precision} rate or efficiency"
         raise InstanceError("job.precision", problem, "bf16, fp16")
     low_peak, low = rational(device.peak_flops[precision]), rational(stated)
+    if precision == "fp8" and instance.profile.fp8_scaling == "rowwise":
+        low *= _ROWWISE_SHARE
     low_grouped = Min(1, low * _LOW_PRECISION_GROUPED_GAIN)
     return GemmTemplates(
         plain,
         gemm_template(f"{precision}_gemm", device, low_peak, low, 256),
-        gemm_template(f"{precision}_grouped_gemm", device, low_peak, low_grouped, 256),
+        gemm_template(f"{precision}_grouped_gemm", device, low_peak, low_grouped, 128),
         peak,
         Rational(1) if precision == "fp8" else Rational(1, 2),
         _CAST_BYTES[instance.profile.fp8_scaling] if precision == "fp8" else _FP4_CAST_BYTES,

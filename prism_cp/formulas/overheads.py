@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sympy import Expr, Integer, Min
 
-from prism_cp.formulas.parameters import part_weights
+from prism_cp.formulas.activations_attention import local_key_heads
+from prism_cp.formulas.parameters import padded_vocabulary, part_weights
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, exact, sequence_parallel
 from prism_cp.formulas.strategies import layer_kind
-from prism_cp.formulas.symbols import cp, dp, ep, etp, expert_shard, is_pipelined, shard, tp
+from prism_cp.formulas.symbols import cp, cp_p2p, dp, ep, etp, expert_shard, is_pipelined, numbers, shard, tp
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.model import LatentAttention, MixtureOfExperts, SelfAttention
 
@@ -30,6 +31,9 @@ def _buffer_sizes(part: str, instance: Instance, c: Context) -> dict[object, Exp
     ):
         heads = Integer(layer.attention.num_attention_heads)
         sizes["scores", heads] = ELEMENT_BYTES * c.tokens * c.seq_len * heads / tp
+    if c.profile.ring_keeps_block and isinstance(layer.attention, SelfAttention):
+        key_heads, head_dim = local_key_heads(numbers(layer.attention)), Integer(layer.attention.head_dim)
+        sizes["ring", key_heads * head_dim] = cp_p2p * 2 * ELEMENT_BYTES * c.tokens * key_heads * head_dim
     if not c.profile.transformer_engine:
         sizes["gathered input"] = sequence_parallel * ELEMENT_BYTES * c.tokens * c.hidden
     return sizes
@@ -50,7 +54,11 @@ def shared_buffers(instance: Instance, c: Context) -> list[tuple[Expr, frozenset
         for key, bytes_ in _buffer_sizes(kind, instance, c).items():
             size[key] = bytes_
             kinds.setdefault(key, set()).add(index)
-    return [(bytes_, frozenset(kinds[key]), False, False) for key, bytes_ in size.items()]
+    buffers = [(bytes_, frozenset(kinds[key]), False, False) for key, bytes_ in size.items()]
+    if c.profile.dummy_weight_gradients and c.profile.keeps_head_dummy:
+        dummy = ELEMENT_BYTES * c.hidden * padded_vocabulary(instance) / tp
+        buffers.append((dummy, frozenset[int](), False, True))
+    return buffers
 
 
 def _exists(group: Expr) -> Expr:

@@ -31,6 +31,10 @@ def head_weights(model: Model, vocabulary: Number, copies: Number = ONE) -> list
     hidden = Integer(model.hidden_size)
     weights = [Weight("final_norm", norm_vectors(model) * hidden)]
     weights.append(Weight("output_projection", vocabulary, hidden, "tp", copies=copies, gemm=True))
+    if model.head_transform:
+        transform = [Weight("head_transform", hidden, hidden, gemm=True), Weight("pooler", hidden, hidden, gemm=True)]
+        vectors = 2 + norm_vectors(model)  # both biases and a norm; then two classes of a next sentence
+        weights += [*transform, Weight("head_transform_vectors", vectors * hidden), Weight("next_sentence", hidden, 2)]
     if model.head_bias:
         weights.append(Weight("output_bias", vocabulary, sharding="tp"))
     return weights

@@ -38,6 +38,8 @@ num_microbatches = positive("num_microbatches")
 cp_p2p, cp_all_gather, cp_a2a = switch("cp_p2p"), switch("cp_all_gather"), switch("cp_a2a")  # 0 when cp = 1
 zero_1, zero_2, zero_3 = switch("zero_1"), switch("zero_2"), switch("zero_3")  # 1 when zero >= that stage
 is_pipelined = switch("is_pipelined")  # pp > 1
+# 1: forwards run beside other micro-batches' backwards, whose computation hides the token exchange
+pairs_microbatches = switch("pairs_microbatches")
 
 # job
 seq_len = positive("seq_len")

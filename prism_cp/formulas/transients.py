@@ -73,9 +73,14 @@ def _dense(f: SimpleNamespace, c: Context) -> Expr:
 
 
 def _mixture_of_experts(f: SimpleNamespace, c: Context) -> Expr:
-    """Two hidden states of the combine, gradients of the permuted tokens and of the experts' first output."""
-    inner = (2 if f.gated else 1) * f.intermediate_size
-    return 2 * c.hidden_state + ELEMENT_BYTES * token_copies(f, c) * (c.hidden + inner / etp)
+    """Two hidden states of the combine, gradients of the permuted tokens and of the experts' first output.
+
+    The latter of one expert at a time where a rank's experts run one after the other.
+    """
+    inner = (2 if f.gated else 1) * f.intermediate_size / etp
+    if not c.profile.grouped_experts:
+        inner = inner * ep / f.num_experts
+    return 2 * c.hidden_state + ELEMENT_BYTES * token_copies(f, c) * (c.hidden + inner)
 
 
 _PARTS: dict[str, Callable[[SimpleNamespace, Context], Expr]] = {
@@ -118,7 +123,12 @@ def weight_transient(weights: Iterable[Weight], c: Context) -> Expr:
         return total
     largest = []
     for sharding, divisor in (("tp", tp), ("replicated", Integer(1)), ("expert", ep * etp)):
-        counts = [weight.count for weight in weights if weight.gemm and weight.sharding == sharding]
+        one = sharding == "expert" and not c.profile.grouped_experts
+        counts = [
+            weight.count / weight.copies * ep if one else weight.count
+            for weight in weights
+            if weight.gemm and weight.sharding == sharding
+        ]
         if counts:
             largest.append(Max(*counts) / divisor)
     return total + ELEMENT_BYTES * (Max(*largest, evaluate=False) if len(largest) > 1 else sum(largest, Integer(0)))
@@ -131,12 +141,13 @@ def head_transient(c: Context, vocabulary_per_device: Expr) -> Expr:
     gradient of its weight, a dummy where gradients accumulate in place. The logits' live bytes at the peak are a fact
     of the cross entropy in use (2 fused by Transformer Engine, 6 when the maximum is subtracted in place, 10
     otherwise); only the micro-batch at the loss has them. The projection is Megatron-LM's own linear layer
-    (core/tensor_parallel/layers.py), which makes its dummy gradient anew every time; caching it, as Transformer
-    Engine's layers do, would contradict the published peaks of last stages (SimuMax, B200).
+    (core/tensor_parallel/layers.py), which made its dummy gradient anew every time (caching it would contradict the
+    published peaks of last stages, SimuMax, B200) before newer releases cached it as Transformer Engine does.
     """
     logits = c.tokens * vocabulary_per_device
     loss = max(0, c.profile.loss_peak_bytes_per_logit - logit_bytes(c)) * logits
     input_gradient = ELEMENT_BYTES * c.tokens * c.hidden * (1 + sequence_parallel)
-    weight_gradient = ELEMENT_BYTES * c.hidden * vocabulary_per_device
+    kept = c.profile.dummy_weight_gradients and c.profile.keeps_head_dummy
+    weight_gradient = 0 if kept else ELEMENT_BYTES * c.hidden * vocabulary_per_device
     backward = (ELEMENT_BYTES - logit_bytes(c)) * logits + weight_gradient
     return Max(loss, backward, evaluate=False) + input_gradient

@@ -26,6 +26,7 @@ class Device(FrozenModel):
     fp4_gemm_efficiency: Fraction01 | None = None
     grouped_gemm_efficiency: Fraction01  # relative to gemm_efficiency
     attention_efficiency: Fraction01  # fused attention, forward
+    flash2_attention_efficiency: Fraction01 | None = None  # the same of FlashAttention-2, where another is native
     triton_attention_efficiency: Fraction01 | None = None  # the same of Triton's kernel of 2023
     hbm_efficiency: Fraction01
     gather_efficiency: Fraction01 = 0.42  # HBM efficiency of token permutation

@@ -29,7 +29,11 @@ class Profile(FrozenModel):
     flash_attention: bool  # False: scores are materialised
     optimizer_step_bytes: Annotated[int, Field(ge=0)]  # temporary of the optimizer step
     optimizer_step_copies_parameter: bool = False  # the temporary is the fp32 piece of a parameter in the rank's shard
+    keeps_head_dummy: bool = False  # the output projection's dummy gradient is cached like those of the layers
     experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
+    grouped_experts: bool = True  # False: a rank's experts run one after the other
+    repeats_key_values: bool = False  # attention keeps every key and value head once per query head
+    ring_keeps_block: bool = False  # ring context parallelism keeps its buffer for a block of keys and values
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
     optimizer_state_bytes: PositiveInt  # master weight and moments per parameter
@@ -48,8 +52,10 @@ class Profile(FrozenModel):
     full_cuda_graphs: bool
     attention_cuda_graphs: bool = False  # graphs of the attention blocks only: part of the host's work is gone
     expert_overlap: bool = False  # token exchange of one micro-batch runs behind another's computation
-    fp8_scaling: Literal["delayed", "current", "mxfp8"] = "current"  # what a cast to 8 bit reads and writes
-    attention_kernel: Literal["native", "triton"] = "native"  # the vendor's library, or Triton's kernel of 2023
+    expert_overlap_share: Fraction01 = 0.85  # of the token exchange that this hides
+    microbatch_group_size_per_vp_stage: PositiveInt | None = None  # of interleaving; None: the smallest legal one
+    fp8_scaling: Literal["delayed", "current", "mxfp8", "rowwise"] = "current"  # of casts to 8 bit
+    attention_kernel: Literal["native", "flash2", "triton"] = "native"  # vendor's, FlashAttention-2, Triton's of 2023
     fused_pointwise: bool = True  # False: an eager framework, one kernel an operation
     fused_optimizer: bool = True  # False: Adam as one kernel for each of its operations
     accumulation_bytes: Annotated[int, Field(ge=0)] = 0  # per parameter and micro-batch, where not part of the product

@@ -13,6 +13,9 @@ CP_COMM = ("p2p", "all_gather", "a2a")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe", "dualpipev")
 OVERLAPPING = ("dualpipe", "dualpipev")  # run forwards and backwards in overlapped pairs
 MIRRORED = ("dualpipe",)  # keep two copies of every piece, each for half of the micro-batches
+# Schedules that run a forward beside another micro-batch's backward, so that one's communication can hide behind the
+# other's computation; without pipelining every schedule can (Megatron-LM, combined_1f1b.py).
+PAIRING = ("interleaved", *OVERLAPPING)
 # What is searched when the instance names no schedule: those whose stage problems are proved in seconds.
 DEFAULT_SCHEDULES = ("gpipe", "1f1b")
 

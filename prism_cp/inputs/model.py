@@ -121,6 +121,7 @@ class Model(FrozenModel):
     num_learned_positions: Annotated[int, Field(ge=0)] = 0
     embedding_norm: bool = False  # a norm right after the embedding (BLOOM)
     head_bias: bool = False
+    head_transform: bool = False  # a dense layer, GELU and norm before the output projection, and a pooler (BERT)
     num_mtp_layers: Annotated[int, Field(ge=0)] = 0  # multi-token-prediction depths, each one layer of `mtp_kind`
     mtp_kind: str | None = None
     source: str = ""

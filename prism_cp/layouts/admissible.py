@@ -38,6 +38,7 @@ from prism_cp.inputs.model import (
     SelfAttention,
 )
 from prism_cp.pipeline import get_schedule
+from prism_cp.pipeline_schedule import pipeline_schedule
 
 CELL_FIELDS = ("tp", "sp", "cp", "cp_comm", "ep", "etp", "dp", "pp", "mbs", "num_microbatches")
 Columns = dict[str, np.ndarray]
@@ -193,7 +194,7 @@ class AdmissibleLayouts:
         most_vpp = max(2, (self.chain_length + 2) // pp)
         pairs = []
         for name in self.space.schedules:
-            schedule = get_schedule(name)
+            schedule = get_schedule(pipeline_schedule(self.instance, name))
             for vpp in self.space.vpp or range(1, most_vpp + 1):
                 if schedule.why_not(pp, vpp, num_microbatches) is None and self._fits_chain(
                     schedule.num_pieces(pp, vpp)
@@ -226,7 +227,11 @@ class AdmissibleLayouts:
     @cached_property
     def num_layouts(self) -> int:
         """Admissible layouts in all."""
-        return int(self._variant_counts(self.cells).sum())
+        return self.num_layouts_of(self.cells)
+
+    def num_layouts_of(self, cells: Columns) -> int:
+        """Admissible layouts of some cells."""
+        return int(self._variant_counts(cells).sum())
 
     def expand(self, indices: Sequence[int] | np.ndarray) -> tuple[Columns, np.ndarray]:
         """Layouts of some cells as columns (schedule an index into `SCHEDULES`), and the cell index of each."""

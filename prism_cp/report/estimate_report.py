@@ -15,7 +15,7 @@ from prism_cp.report.numbers import count, gib, percent, seconds
 from prism_cp.report.plan_report import layout_text
 
 TERMS = (
-    "weights", "gradients", "optimizer", "activations", "transient", "buffers", "workspace", "received",
+    "weights", "gradients", "optimizer", "activations", "transient", "buffers", "workspace", "received", "deferred",
     "gradient copy", "step temporary",
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from prism_cp.inputs.layout import MIRRORED, OVERLAPPING, SCHEDULES, Layout
 from prism_cp.integer_tables import CostModel, optimistic_stage_problem, row_of
 from prism_cp.layouts.admissible import AdmissibleLayouts, Columns, distinct_rows, layout_at
 from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, SLACK, cell_bounds, possible, total_work, work_bounds
+from prism_cp.layouts.memory_bounds import hopeless_cells
 from prism_cp.pipeline_schedule import overlap_factor, pipeline_schedule
 from prism_cp.relaxation import ClassKey, RelaxationBounds, RelaxationCosts, brackets_of
 from prism_cp.stage_problem import StageProblem
@@ -73,7 +74,7 @@ class Candidates:
         size = len(first)
         columns = {name: column[first] for name, column in cells.items()}
         columns["zero"], columns["vpp"] = np.zeros(size, np.int64), np.ones(size, np.int64)
-        columns["schedule"] = np.full(size, SCHEDULES.index("1f1b"))
+        columns["schedule"] = np.full(size, SCHEDULES.index("interleaved"))  # it hides what any other one hides
         times = self.cost_model.evaluate_times(columns)
         kind_cost = np.stack([_fastest(kind, size) for kind in times.kinds], axis=1)
         ends = [_fastest(end, size) for end in (times.embedding, times.head)]
@@ -81,6 +82,16 @@ class Candidates:
         share = min(self.work_shares[SCHEDULES.index(name)] for name in self.admissible.instance.layout.schedules)
         bounds = cell_bounds(work[kernel], largest[kernel], cells["pp"], cells["num_microbatches"], self.any_schedule)
         return np.asarray(share * bounds)
+
+    def drop_hopeless(self, position: int) -> int:
+        """Leave out the cells from `position` on in which nothing fits; returns how many layouts they hold."""
+        rest = self.order[position:]
+        cells = {name: column[rest] for name, column in self.admissible.cells.items()}
+        counts = self.prefix[:, -1].tolist()
+        hopeless = hopeless_cells(self.admissible, self.cost_model.memory, counts, cells)
+        dropped = {name: column[hopeless] for name, column in cells.items()}
+        self.order = np.concatenate((self.order[:position], rest[~hopeless]))
+        return self.admissible.num_layouts_of(dropped)
 
     def batches(self) -> Iterator[tuple[np.ndarray, Columns, int]]:
         """Batches of expanded layouts in order of their cells' bound: (cell indices, columns, next position)."""

@@ -87,6 +87,10 @@ def _expand(candidates: Candidates, state: SearchState) -> None:
         state.seen(batch.size)
         _open_batch(batch, candidates, state)
         probe(state, candidates.cost_model, probed)
+        if position == 0 and state.target is None:  # perhaps nothing fits: most cells tell that without being expanded
+            dropped = candidates.drop_hopeless(following)
+            state.seen(dropped)
+            state.mark_infeasible(dropped)
         position = following
     state.unexpanded_bound = None
     state.leave_rest(candidates.bound_of_rest(position))

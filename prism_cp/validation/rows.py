@@ -20,7 +20,7 @@ OPTIONAL_COLUMNS = (
 )  # fmt: skip
 # Files of FLOPs per token have columns of their own.
 FLOP_COLUMNS = ("model", "seq", "task", "n", "min", "median", "max")
-_PAIR = re.compile(r"(?:^|[\s;,])([A-Za-z_][A-Za-z0-9_ ]*?)\s*=\s*([^;,\s]+(?:\+[^;,\s]+)*)")
+_PAIR = re.compile(r"(?:^|[\s;,])([A-Za-z_]\w*)=([^;,\s]+)")
 
 
 class Skipped(PrismError):
@@ -90,7 +90,7 @@ class Row:
         """``key=value`` facts of the note, keys in lower case, in order; the first of equal keys counts."""
         facts: dict[str, str] = {}
         for key, value in _PAIR.findall(self.text("note")):
-            facts.setdefault(key.strip().lower().rsplit("; ", 1)[-1], value)
+            facts.setdefault(key.lower(), value)
         return facts
 
     def note_integer(self, key: str) -> int | None:

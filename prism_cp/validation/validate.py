@@ -133,7 +133,7 @@ def _predicted(row: Row, run: Configuration, result: Estimate) -> Prediction:
         source=source_name(row),
         section=section_name(row),
         measured=measured(row, run.instance.job.seq_len),
-        memory_gib=memory_of(row, result),
+        memory_gib=memory_of(row, run, result),
         steady_gib=result.steady_gib,
         fits=all(rank.peak_gib + rank.outside_gib <= capacity for rank in result.ranks),
         iteration_s=result.iteration_s,

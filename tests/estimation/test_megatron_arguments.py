@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.megatron_arguments import (
     UnsupportedArgument,
     configuration_from_arguments,
+    flags,
     read_arguments,
 )
 from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
@@ -41,6 +43,17 @@ def test_tables_do_not_overlap() -> None:
     assert not UNDERSTOOD & IRRELEVANT.keys()
     assert not UNDERSTOOD & REFUSED.keys()
     assert not IRRELEVANT.keys() & REFUSED.keys()
+
+
+def test_understood_flags_are_exactly_those_that_are_read() -> None:
+    """The encoder-decoder's own flags are read by nothing yet, because its program is refused."""
+    folder = Path(flags.__file__).parent
+    sources = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "flags.py")
+    quoted = set(re.findall(r'"([a-z0-9_-]+)"', sources))
+    encoder = {"encoder-num-layers", "decoder-num-layers", "encoder-seq-length", "decoder-seq-length"}
+    assert UNDERSTOOD - quoted == encoder
+    read = set(re.findall(r'\.(?:has|integer|number|text|one_of)\(\s*"([a-z0-9_-]+)"', sources))
+    assert read <= UNDERSTOOD
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def test_device(name: str) -> None:
         "grouped_gemm_efficiency",
     }
     stated |= {"attention_efficiency", "hbm_efficiency"}
-    optional = ("fp8_gemm_efficiency", "fp4_gemm_efficiency", "triton_attention_efficiency")
+    kernels = ("flash2_attention_efficiency", "triton_attention_efficiency")
+    optional = ("fp8_gemm_efficiency", "fp4_gemm_efficiency", *kernels)
     stated |= {name for name in optional if getattr(device, name) is not None}
     assert set(device.source) == stated
     assert all(device.source.values())

@@ -12,6 +12,12 @@ from prism_cp.pipeline import get_schedule, schedule_names, with_options
 OVERLAPPING = tuple(
     with_options(name, overlap_factor=factor) for name in ("dualpipe", "dualpipev") for factor in ("0", "3/5", "17/20")
 )
+INTERLEAVED = (
+    with_options("interleaved", overlap_moe_expert_parallel_comm=True),
+    with_options("interleaved", microbatch_group_size_per_vp_stage=3),
+    with_options("interleaved", microbatch_group_size_per_vp_stage=4, overlap_moe_expert_parallel_comm=True),
+)
+VARIANTS = (*OVERLAPPING, *INTERLEAVED)
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def admissible_sizes(name: str, most_ranks: int = 5, most_microbatches: int = 12
 
 @st.composite
 def runs(draw: st.DrawFn, names: tuple[str, ...] | None = None) -> Run:
-    name = draw(st.sampled_from(names or (*schedule_names(), *OVERLAPPING)))
+    name = draw(st.sampled_from(names or (*schedule_names(), *VARIANTS)))
     unit = get_schedule(name).overlap_factor.denominator
     pp, vpp, m = draw(st.sampled_from(admissible_sizes(name)))
     stages = len(get_schedule(name).virtual_stages(pp, vpp))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from prism_cp.pipeline import OpType, get_schedule, live_vectors, schedule_names
+from prism_cp.pipeline import OpType, get_schedule, live_vectors, schedule_names, with_options
 from prism_cp.pipeline.live_vectors import pareto_maximal
-from tests.pipeline.runs import admissible_sizes
+from tests.pipeline.runs import INTERLEAVED, admissible_sizes
 
 
 @pytest.mark.parametrize(("pp", "m"), [(1, 1), (4, 2), (4, 9), (64, 20_000)])
@@ -40,6 +40,25 @@ def test_interleaved_total(pp: int, vpp: int, groups: int) -> None:
         assert max(map(sum, vectors)) == min(m * vpp, (vpp - 1) * pp + 2 * (pp - rank - 1) + 1)
     if groups == 1:
         assert all(len(vectors) == 1 for vectors in live_vectors("interleaved", pp, vpp, m))
+
+
+@pytest.mark.parametrize("pp", [2, 3, 4])
+@pytest.mark.parametrize("vpp", [2, 3])
+@pytest.mark.parametrize("m", [4, 8, 12, 24])
+@pytest.mark.parametrize(("size", "overlap"), [(4, False), (4, True), (None, True)])
+def test_interleaved_total_with_options(pp: int, vpp: int, m: int, size: int | None, overlap: bool) -> None:
+    """Megatron-LM's warm-up with groups of any size, and one forward more where expert communication is overlapped."""
+    options: dict[str, object] = {} if size is None else {"microbatch_group_size_per_vp_stage": size}
+    if overlap:
+        options["overlap_moe_expert_parallel_comm"] = True
+    schedule = get_schedule(with_options("interleaved", **options))
+    group = schedule.group_size(pp, m)  # type: ignore[attr-defined]
+    if group is None:
+        assert schedule.why_not(pp, vpp, m) is not None
+        return
+    for rank, vectors in enumerate(live_vectors(schedule, pp, vpp, m)):
+        most = (vpp - 1) * group + 2 * (pp - rank - 1) + 1 + overlap
+        assert max(map(sum, vectors)) == min(m * vpp, most)
 
 
 def alive_and_deferred(vector: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -113,7 +132,7 @@ def slow_live_vectors(schedule: str, pp: int, vpp: int, m: int) -> list[set[tupl
     return result
 
 
-@pytest.mark.parametrize("schedule", schedule_names())
+@pytest.mark.parametrize("schedule", [*schedule_names(), *INTERLEAVED])
 def test_equal_to_a_slow_replay(schedule: str) -> None:
     for pp, vpp, m in admissible_sizes(schedule, 5, 24):
         got = [set(vectors) for vectors in live_vectors(schedule, pp, vpp, m)]

@@ -22,6 +22,7 @@ from prism_cp.pipeline import (
     schedule_names,
     simulate,
     static_cuts,
+    with_options,
 )
 from prism_cp.pipeline.program import get_program
 from prism_cp.pipeline.schedules import REGISTRY
@@ -100,6 +101,58 @@ def test_interleaved_order_written_out() -> None:
     assert words[1] == "Fa0 Fa1 Fb0 Bb0 Fb1 Bb1 Fa2 Ba0 Fa3 Ba1 Fb2 Bb2 Fb3 Bb3 Ba2 Ba3"
 
 
+def written(order: np.ndarray, pp: int) -> str:
+    """An interleaved order in letters; overlapped pairs joined by &."""
+    words = ["FBxWFB"[t] + "ab"[stage // pp] + str(i) for t, stage, i in order.tolist()]
+    joints = ["&" if t == OpType.OVERLAPPED_FORWARD else " " for t, _, _ in order.tolist()]
+    return "".join(word + joint for word, joint in zip(words, joints, strict=True)).strip()
+
+
+def test_interleaved_order_with_a_smaller_last_group_written_out() -> None:
+    """Megatron-LM ``get_schedule_table``: two ranks, five micro-batches, groups of three and two."""
+    orders = get_schedule("interleaved").orders(2, 2, 5)
+    assert written(orders[0], 2) == ("Fa0 Fa1 Fa2 Fb0 Fb1 Fb2 Bb0 Fa3 Bb1 Fa4 Bb2 Fb3 Ba0 Fb4 Ba1 Ba2 Bb3 Bb4 Ba3 Ba4")
+    assert written(orders[1], 2) == ("Fa0 Fa1 Fa2 Fb0 Bb0 Fb1 Bb1 Fb2 Bb2 Fa3 Ba0 Fa4 Ba1 Fb3 Ba2 Fb4 Bb3 Bb4 Ba3 Ba4")
+
+
+def test_interleaved_order_with_overlapped_expert_communication_written_out() -> None:
+    """Megatron-LM ``get_pp_rank_microbatches``: one forward more before the pairs."""
+    orders = get_schedule(with_options("interleaved", overlap_moe_expert_parallel_comm=True)).orders(2, 2, 4)
+    assert written(orders[0], 2) == "Fa0 Fa1 Fb0 Fb1 Fa2 Fa3&Bb0 Fb2&Bb1 Fb3&Ba0 Ba1 Bb2 Bb3 Ba2 Ba3"
+    assert written(orders[1], 2) == "Fa0 Fa1 Fb0 Fb1&Bb0 Fa2&Bb1 Fa3&Ba0 Fb2&Ba1 Fb3&Bb2 Bb3 Ba2 Ba3"
+
+
+@pytest.mark.parametrize(
+    ("pp", "m", "size"), [(4, 8, 4), (4, 9, 5), (4, 10, 5), (4, 11, 6), (4, 13, 7), (4, 7, 7), (4, 4, 4), (4, 3, None)]
+)
+def test_interleaved_takes_the_smallest_group_that_megatron_accepts(pp: int, m: int, size: int | None) -> None:
+    """Groups of pp to m micro-batches, the last one empty or at least pp."""
+    assert REGISTRY["interleaved"].group_size(pp, m) == size  # type: ignore[attr-defined]
+    assert (REGISTRY["interleaved"].why_not(pp, 2, m) is None) == (size is not None)
+
+
+@pytest.mark.parametrize(
+    ("size", "m", "legal"), [(4, 8, True), (5, 9, True), (5, 8, False), (3, 9, False), (9, 8, False)]
+)
+def test_stated_group_sizes_follow_the_same_rules(size: int, m: int, legal: bool) -> None:
+    schedule = get_schedule(with_options("interleaved", microbatch_group_size_per_vp_stage=size))
+    reason = schedule.why_not(4, 2, m)
+    assert (reason is None) == legal
+    if reason is not None:
+        assert f"microbatch_group_size_per_vp_stage = {size} must be from pp = 4 to {m}" in reason
+
+
+def test_interleaving_with_one_chunk_would_be_1f1b() -> None:
+    """Narayanan et al. 2021: for vpp = 1 both orders are built from the same table, but for the warm-up."""
+    for pp, m in ((2, 4), (3, 6), (4, 8)):
+        for rank, order in enumerate(get_schedule("1f1b").orders(pp, 1, m)):
+            interleaved = get_schedule("interleaved").orders(pp, 1, m)[rank]
+            kinds = [order[order[:, 0] == kind].tolist() for kind in (F, B)]
+            assert kinds == [interleaved[interleaved[:, 0] == kind].tolist() for kind in (F, B)]
+            ahead = [int(np.argmax(each[:, 0] == B)) for each in (order, interleaved)]
+            assert ahead == [min(m, pp - rank), min(m, 2 * (pp - 1 - rank) + 1)]
+
+
 @pytest.mark.parametrize(
     ("schedule", "pp", "vpp", "m", "reason"),
     [
@@ -107,7 +160,7 @@ def test_interleaved_order_written_out() -> None:
         ("1f1b", 2, 2, 4, "vpp is 2"),
         ("interleaved", 2, 1, 4, "vpp is 1"),
         ("interleaved", 1, 2, 4, "pp is 1"),
-        ("interleaved", 4, 2, 6, "multiple of pp"),
+        ("interleaved", 4, 2, 3, "at least pp = 4"),
         ("zb-h1", 2, 2, 4, "vpp is 2"),
         ("zb-v", 2, 1, 4, "vpp is 1"),
         ("zb-v", 4, 2, 6, "at least 2·pp-1 = 7"),

@@ -52,10 +52,10 @@ def configuration_from_arguments(
         A flag or value is not modelled; it is named.
     """
     arguments = Arguments(given)
-    if program != "gpt":
-        raise UnsupportedArgument("program", program, "encoders are not modelled", "gpt")
+    if program == "t5":
+        raise UnsupportedArgument("program", program, "encoders with decoders are not modelled", "gpt, bert")
     devices = num_devices or arguments.integer("nnodes", 1) * arguments.integer("nproc_per_node")
-    model, multiple = model_from_arguments(arguments, name)
+    model, multiple = model_from_arguments(arguments, name, program)
     layout = layout_from_arguments(arguments, devices)
     built = build_cluster(expand_cluster({"name": cluster, "num_devices": devices}, None))  # type: ignore[arg-type]
     instance = Instance(
@@ -74,6 +74,7 @@ def configuration_from_arguments(
         recompute=texts,
         uniform_chunk_layers=chunk,
         optimizer_offload_fraction=_offloaded(arguments),
+        deferred_projections=arguments.integer("wgrad-deferral-limit", 0) if _defers(arguments) else 0,
         layer_buffer_bytes=_legacy_mask_bytes(arguments, framework),
         all_forwards_first=_all_forwards_first(layout, release),
     )
@@ -83,6 +84,15 @@ def _all_forwards_first(layout: Layout, release: str) -> bool:
     """The older interleaving with as many micro-batches as ranks (Megatron-LM core/pipeline_parallel/schedules.py)."""
     few = layout.schedule == "interleaved" and layout.num_microbatches == layout.pp
     return few and release_number(release) <= (2, 1)
+
+
+def _defers(arguments: Arguments) -> bool:
+    """Whether weight gradients of the output projection wait; without a limit all of them would."""
+    defers = arguments.has("defer-embedding-wgrad-compute")
+    if defers and not arguments.integer("wgrad-deferral-limit", 0):
+        reason = "is missing: all micro-batches' weight gradients would wait"
+        raise UnsupportedArgument("wgrad-deferral-limit", "", reason, "a number of micro-batches")
+    return defers
 
 
 def _legacy_mask_bytes(arguments: Arguments, framework: str) -> int:

@@ -24,9 +24,14 @@ _PAIR = re.compile(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?|(\d+)\s*\*\s*\[([\d,\s]*)\
 HYBRID_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
-def model_from_arguments(arguments: Arguments, name: str) -> tuple[Model, int]:
-    """The network that the arguments describe, and what its vocabulary is padded to a multiple of (times tp)."""
-    entries, multiple = vocabulary(arguments, "GPT2BPETokenizer", name)
+def model_from_arguments(arguments: Arguments, name: str, program: str = "gpt") -> tuple[Model, int]:
+    """The network that the arguments describe, and what its vocabulary is padded to a multiple of (times tp).
+
+    BERT adds two segment embeddings, a dense layer with its norm before the output projection, and a pooler
+    (megatron/core/models/bert).
+    """
+    bert = program == "bert"
+    entries, multiple = vocabulary(arguments, "BertWordPieceLowerCase" if bert else "GPT2BPETokenizer", name)
     kinds, order = _hybrid(arguments) if _is_hybrid(arguments) else _decoder(arguments)
     kept = [kind for index, kind in enumerate(order) if index not in removed_layers(arguments)]
     used = tuple(kind for kind in kinds if kind.name in kept)
@@ -40,9 +45,10 @@ def model_from_arguments(arguments: Arguments, name: str) -> tuple[Model, int]:
         layers=tuple(LayerGroup(kind=kind, count=1) for kind in kept),
         norm="rmsnorm" if _normalization(arguments) == "RMSNorm" else "layernorm",
         tied_embeddings=not arguments.has("untie-embeddings-and-output-weights"),
-        num_learned_positions=arguments.integer("max-position-embeddings") if learned else 0,
+        num_learned_positions=arguments.integer("max-position-embeddings") + 2 * bert if learned else 0,
         embedding_norm=arguments.has("embed-layernorm"),
-        head_bias=arguments.has("add-output-layer-bias"),
+        head_bias=bert or arguments.has("add-output-layer-bias"),
+        head_transform=bert,
         num_mtp_layers=depths,
         mtp_kind=kept[-1] if depths else None,
         source="Megatron-LM arguments",
@@ -91,6 +97,23 @@ def _biased(arguments: Arguments) -> bool:
     return not arguments.has("disable-bias-linear")
 
 
+def _gated(arguments: Arguments) -> bool:
+    return any(arguments.has(flag) for flag in ("swiglu", "geglu", "quick-geglu"))
+
+
+def _window(arguments: Arguments) -> int | None:
+    """Tokens a query looks back at, itself included; ``--window-size left,right``."""
+    if not arguments.has("window-size"):
+        return None
+    if arguments.has("window-attn-skip-freq"):
+        text = arguments.text("window-attn-skip-freq")
+        raise UnsupportedArgument("window-attn-skip-freq", text, "layers with and without a window are not modelled")
+    left = arguments.text("window-size").strip("() ").split(",")[0].strip()
+    if not left.isdecimal():
+        raise UnsupportedArgument("window-size", arguments.text("window-size"), "is no window", "left,right")
+    return int(left) + 1
+
+
 def ffn_hidden_size(arguments: Arguments) -> int:
     """Width of the dense feed-forward: four hidden sizes, with SwiGLU two thirds of that in steps of 64."""
     hidden = arguments.integer("hidden-size")
@@ -108,6 +131,7 @@ def _self_attention(arguments: Arguments) -> SelfAttention:
         qkv_bias=_biased(arguments) or arguments.has("add-qkv-bias"),
         output_bias=_biased(arguments) or arguments.has("add-dense-bias"),
         qk_norm=arguments.has("qk-layernorm"),
+        window=_window(arguments),
         output_gate=arguments.has("attention-output-gate"),
     )
 
@@ -150,7 +174,7 @@ def _mamba(arguments: Arguments) -> Mamba2:
 
 def _dense(arguments: Arguments) -> DenseFeedForward:
     return DenseFeedForward(
-        intermediate_size=ffn_hidden_size(arguments), gated=arguments.has("swiglu"), bias=_biased(arguments)
+        intermediate_size=ffn_hidden_size(arguments), gated=_gated(arguments), bias=_biased(arguments)
     )
 
 
@@ -164,7 +188,7 @@ def _experts(arguments: Arguments) -> MixtureOfExperts:
         intermediate_size=width,
         shared_intermediate_size=shared or arguments.integer("n-shared-experts", 0) * width,
         shared_gate=arguments.has("moe-shared-expert-gate") or arguments.has("shared-expert-gate"),
-        gated=arguments.has("swiglu"),
+        gated=_gated(arguments),
         expert_bias=_biased(arguments),
         num_groups=arguments.integer("moe-router-num-groups", 1),
         topk_groups=arguments.integer("moe-router-group-topk", 1),

@@ -180,6 +180,11 @@ def recomputation(arguments: Arguments, model: Model, pieces: Sequence[int], pp:
         extra.append(("activation_func", arguments.integer("recompute-activation-function-num-layers", 0)))
     if arguments.has("recompute-norm"):
         extra.append(("layernorm", arguments.integer("recompute-norm-num-layers", 0)))
+    extra += [
+        (module, 0)
+        for flag, module in (("moe-layer-recompute", "moe"), ("recompute-mla-up-proj", "mla_up_proj"))
+        if arguments.has(flag)
+    ]
     for module, count in extra:
         chosen = _block(pieces, len(chain), count or layers, False, pp, module)
         texts = [_joined(text, more) for text, more in zip(texts, chosen, strict=True)]

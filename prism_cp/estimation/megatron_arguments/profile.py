@@ -54,6 +54,7 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         "overlap_grad_reduce": arguments.has("overlap-grad-reduce"),
         "overlap_param_gather": arguments.has("overlap-param-gather"),
         "tp_overlap": arguments.has("tp-comm-overlap") or arguments.has("use-ascend-mc2"),
+        "bucket_parameters": arguments.integer("ddp-bucket-size", 40_000_000),
         **_dispatcher(arguments),
         **_optimizer(arguments),
     }
@@ -92,7 +93,9 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
 def _dispatcher(arguments: Arguments) -> dict[str, Any]:
     kinds = ("allgather", "alltoall", "alltoall_seq", "flex")
     kind = arguments.one_of("moe-token-dispatcher-type", "allgather", kinds)
-    return {"dispatcher": {"alltoall_seq": "alltoall", "flex": "deepep"}.get(kind, kind)}
+    if kind == "flex":
+        kind = arguments.one_of("moe-flex-dispatcher-backend", "deepep", ("deepep", "hybridep"))
+    return {"dispatcher": "alltoall" if kind == "alltoall_seq" else kind}
 
 
 def _cross_entropy(arguments: Arguments, unfused_peak: int) -> dict[str, Any]:
@@ -125,7 +128,9 @@ def _megatron(arguments: Arguments, device: Device) -> dict[str, Any]:
         "workspace_bytes": threads * cublas + (0 if local and not arguments.has("num-experts") else engine),
         "grouped_gemm_workspace_bytes": GROUPED_GEMM_STREAMS * engine if grouped else 0,
         "dummy_weight_gradients": not arguments.has("no-gradient-accumulation-fusion"),
+        "keeps_head_dummy": True,
         "transformer_engine": not local,
+        "grouped_experts": grouped,
         "flash_attention": fused_attention,
         "attention_copies_output": fused_attention and copies,
         **_cross_entropy(arguments, 6),
@@ -141,5 +146,8 @@ def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
         "transformer_engine": False,
         "optimizer_step_copies_parameter": number <= (2, 3),
         "experts_in_one_tensor": arguments.has("moe-grouped-gemm"),
+        "grouped_experts": arguments.has("moe-grouped-gemm"),
+        "repeats_key_values": not arguments.has("use-mcore-models"),
+        "ring_keeps_block": True,
         **_cross_entropy(arguments, 10 if number <= (2, 1) else 6),
     }

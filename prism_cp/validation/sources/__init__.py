@@ -72,13 +72,14 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None = None) -> Confi
         raise Skipped(str(error)) from error
 
 
-def memory_of(row: Row, result: Estimate) -> float:
+def memory_of(row: Row, run: Configuration, result: Estimate) -> float:
     """Predicted memory in the meaning of the row's `memory_kind`, in GiB: by default the peak of the framework's
-    counter on the fullest rank; the driver's figure holds what lies outside of that counter too."""
+    counter on the fullest rank; the driver's figure holds fragmentation and what lies outside of that counter too."""
     module = next(module for module in SOURCES if module.recognises(row))
     special = getattr(module, "memory_gib", None)
     if special is not None:
         return float(special(row, result))
     if "nvidia-smi" in row.text("memory_kind"):
-        return max(rank.peak_gib + rank.outside_gib for rank in result.ranks)
+        efficiency = run.instance.profile.allocator_efficiency
+        return max(rank.peak_gib / efficiency + rank.outside_gib for rank in result.ranks)
     return result.peak_gib

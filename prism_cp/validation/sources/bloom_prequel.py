@@ -8,6 +8,7 @@ from typing import Any
 
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.inputs.model import DenseFeedForward, LayerGroup, LayerKind, Model, SelfAttention
+from prism_cp.validation.families import section_name
 from prism_cp.validation.names import cluster_family
 from prism_cp.validation.rows import Row, Skipped
 from prism_cp.validation.sources.common import build, catalog_profile, recomputation, virtual_stages, zero_stage
@@ -15,6 +16,9 @@ from prism_cp.validation.sources.common import build, catalog_profile, recomputa
 _VOCABULARY = 250880  # bigscience tokenizer, padded as in the trained model
 # Stated by the chronicle for the tables whose own line leaves a fact out.
 _DEFAULT_HEADS, _DEFAULT_GBS = 64, 2048
+# DeepSpeed's fp16 optimizer: gradients and the flat copy that is reduced.
+_FP16_GRADIENT_BYTES = 4
+_FIRST_DAY_IN_BF16 = "02-28"
 
 
 def recognises(row: Row) -> bool:
@@ -24,7 +28,10 @@ def recognises(row: Row) -> bool:
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
     """GPT with the shape that the note states, DeepSpeed ZeRO-1, full recomputation."""
-    precision = "bf16"
+    profile, precision = catalog_profile("megatron-deepspeed"), "bf16"
+    if not _in_bf16(row):
+        precision = "fp16"
+        profile = profile.model_copy(update={"gradient_bytes": _FP16_GRADIENT_BYTES})
     pp = row.size("pp")
     model = _model(row)
     family = cluster_family(row.text("system"))
@@ -32,7 +39,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         row,
         model=model,
         family="a100-omnipath" if family == "a100" else family,
-        profile=catalog_profile("megatron-deepspeed"),
+        profile=profile,
         precision=precision,
         sp=False,
         gbs=_gbs(row),
@@ -77,6 +84,14 @@ def _gbs(row: Row) -> int:
     """Sequences per step: the table's own line counts before the column, which holds the section's."""
     match = re.search(r"GBS=(\d+)", row.text("note"))
     return int(match[1]) if match else row.integer("gbs") or _DEFAULT_GBS
+
+
+def _in_bf16(row: Row) -> bool:
+    """The experiments moved from fp16 to bf16 with the tables of 28 February; one earlier section says so itself."""
+    if "bf16" in section_name(row):
+        return True
+    day = re.search(r"note (\d\d-\d\d)", row.text("note"))
+    return day is not None and day[1] >= _FIRST_DAY_IN_BF16
 
 
 def _heads_in_note(row: Row) -> int | None:

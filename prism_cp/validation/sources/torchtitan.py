@@ -20,14 +20,16 @@ def recognises(row: Row) -> bool:
 
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
-    """Selective checkpointing keeps every second matrix product: half of the layers recompute."""
+    """SDPA of that release is FlashAttention-2. Selective checkpointing of every second layer is that; the one that
+    recomputes every second matrix product of every layer is taken as the same amount of work."""
     note = row.text("note").lower()
     model = catalog_model(model_name(row.text("model")))
     profile = catalog_profile("fsdp2").model_copy(
         update={
-            "compiled": "eager" not in note,
-            "tp_overlap": "asynctp" in note.replace(" ", "") or "async tp" in note,
-            "fp8_scaling": "current",
+            "fused_pointwise": "eager" not in note,
+            "tp_overlap": "asynctp" in note.replace(" ", ""),
+            "fp8_scaling": "rowwise" if "rowwise" in row.text("precision") else "current",
+            "attention_kernel": "flash2",
         }
     )
     vpp = 1 if row.size("pp") == 1 else row.required("vpp")
@@ -41,6 +43,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         sp=row.text("sp") == "1" if row.text("sp") else None,
         vpp=vpp,
         zero=zero_stage(row.text("zero"), 3),
+        cp_comm="all_gather",  # the default of PyTorch's context parallelism
         schedule=schedule_of(row, vpp),
         recompute=_recomputation(row.text("recompute"), len(model.chain)),
     )
@@ -51,8 +54,5 @@ def _recomputation(text: str, layers: int) -> str | list[str]:
     if plain in ("full", "none"):
         return plain
     if plain == "" or plain.startswith("selective"):
-        if "op" in plain or plain == "":
-            return "selective_op"
-        every = ["full" if index % 2 else "none" for index in range(layers)]
-        return every
+        return ["full" if index % 2 else "none" for index in range(layers)]
     raise Skipped(f"recompute={text!r} is not understood")

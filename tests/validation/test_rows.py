@@ -1,0 +1,71 @@
+"""Rows of measurement files: columns, notes, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prism_cp.errors import UsageError
+from prism_cp.validation.arguments import arguments_of
+from prism_cp.validation.families import measured, section_name
+from prism_cp.validation.rows import Row, Skipped, read_rows
+
+
+def row(**columns: str) -> Row:
+    return Row(columns, Path("x.csv"), 2)
+
+
+def test_note_facts() -> None:
+    note = row(note="layers= GA=64  FSDP=; release v25.03;  cfg_recompute=[moe_act]; pp_layout=Et*4|(t*4|)*14tmL").note
+    assert note == {"ga": "64", "cfg_recompute": "[moe_act]", "pp_layout": "Et*4|(t*4|)*14tmL"}
+    blank = row(note="hidden= layers= (arch line) heads=96; note 02-17")
+    assert blank.note_integer("hidden") is None
+    assert blank.note_integer("heads") == 96
+
+
+def test_missing_and_wrong_values_name_the_column() -> None:
+    with pytest.raises(Skipped, match="gbs is not published"):
+        row(gbs="").required("gbs")
+    with pytest.raises(Skipped, match="mbs='x' is no number"):
+        row(mbs="x").integer("mbs")
+    assert row(tp="").size("tp") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "no column source"),
+        ("source,model\na,b\n", "no column system, n_devices"),
+        ("source,model,system,n_devices\n", "holds no rows"),
+        ("source,model,system,n_devices\na,b\n", "wrong number of fields"),
+    ],
+)
+def test_unusable_files(tmp_path: Path, content: str, problem: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=problem):
+        read_rows([path])
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_rows([tmp_path / "none.csv"])
+
+
+def test_measured_step_time_from_tokens_per_second() -> None:
+    facts = {"n_devices": "8", "gbs": "16", "seq": "1000", "tokens_per_s_per_device": "500", "note": "section: a; OOM"}
+    assert measured(row(**facts)).step_s == 4.0
+    assert measured(row(**facts)).out_of_memory
+    assert section_name(row(**facts)) == "a"
+
+
+def test_arguments_are_found_by_case_and_release(tmp_path: Path) -> None:
+    (tmp_path / "x_args.json").write_text('{"a": {"tp": 1}, "b@2.0": {"tp": 2}}')
+    path = tmp_path / "x.csv"
+    assert arguments_of(Row({"model": "case:a", "url": ""}, path, 2)) == {"tp": 1}
+    assert arguments_of(Row({"model": "b", "url": "github O/R@2.0:f"}, path, 2)) == {"tp": 2}
+    assert arguments_of(Row({"model": "b", "url": "github O/R@3.0:f"}, path, 2)) is None
+    (tmp_path / "y_args.json").write_text("[1]")
+    with pytest.raises(UsageError, match="mapping"):
+        arguments_of(Row({"model": "a", "url": ""}, tmp_path / "y.csv", 2))
