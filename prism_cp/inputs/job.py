@@ -82,6 +82,8 @@ class Job(FrozenModel):
     # A forward and a backward that DualPipe and DualPipeV run as one pair take this share of the sum of both, and never
     # less than the longer of them; 1: overlapping hides nothing.
     overlap_factor: Annotated[float, Field(ge=0, le=1)] = 1.0
+    document_len: PositiveInt | None = None  # of documents packed into a sequence, outside which nothing is attended
+    frozen_weights: bool = False  # only low-rank adapters are trained; their own parameters are left out
     dropout: bool = False
     attention_dropout: bool | None = None  # on attention probabilities; None: as `dropout`
     source: str = ""
