@@ -33,6 +33,7 @@ class Profile(FrozenModel):
     experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
     grouped_experts: bool = True  # False: a rank's experts run one after the other
     repeats_key_values: bool = False  # attention keeps every key and value head once per query head
+    pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys
     ring_keeps_block: bool = False  # ring context parallelism keeps its buffer for a block of keys and values
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
