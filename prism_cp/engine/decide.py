@@ -12,17 +12,23 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from prism_cp.cp.objective import longest_possible
+from prism_cp.engine.aggregate import weighted_sum
 from prism_cp.engine.complete import Completer, Offer
 from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.leaf import critical_path
 from prism_cp.engine.limits import Limits
+from prism_cp.engine.mixture import Weighing, mean_times, weigh_prefix, whole_multiples
 from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import Row, Tables, row_of
-from prism_cp.engine.walk import EXHAUSTED, LEAF, walk
+from prism_cp.engine.walk import EXHAUSTED, LEAF, NODE_LIMIT, walk
 from prism_cp.pipeline import PathCut
 
 Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 
-NODES_PER_SLICE = 200_000
+NODES_PER_SLICE = 2_000_000  # after that many the partial choice that is being looked into is weighed
+SEPARATIONS = 4  # paths learnt from mixtures per length of a partial choice
 
 
 class Decision:
@@ -32,6 +38,8 @@ class Decision:
     ----------
     learnt : list of PathCut
         Critical paths that were added to the tables.
+    sums : list of Row
+        Weighted sums that refuted partial choices; they were added to the tables too.
     """
 
     def __init__(
@@ -39,6 +47,10 @@ class Decision:
     ) -> None:
         self.tables, self.known = tables, known
         self.learnt: list[PathCut] = []
+        self.sums: list[Row] = []
+        self._weights: Float64 | None = None
+        self._refuted = 1  # length of the partial choice that was refuted last
+        self._longest = longest_possible(tables.problem)
         self.completer = Completer(maker, tables, known, paths, offer, self.learn, self.add_rows)
         chain, groups = tables.chain, len(tables.items)
         columns = tables.after.shape[2]
@@ -85,6 +97,8 @@ class Decision:
                 self._order, self._pointer, self._chosen, self._depth, NODES_PER_SLICE,
             )  # fmt: skip
             limits.nodes += int(nodes)
+            if state == NODE_LIMIT:
+                self._weigh(target, limits)
             if state == EXHAUSTED:
                 return None if self.completer.undecided else False
             if state == LEAF:
@@ -92,6 +106,34 @@ class Decision:
                 self._depth = len(tables.items) - 1
             if limits.reached():
                 return None
+
+    def _weigh(self, target: int, limits: Limits) -> None:
+        """Refute the partial choice that is being looked into, as short as possible, by a weighted sum of cuts."""
+        tables = self.tables
+        for length in range(max(1, self._refuted - 1), self._depth + 1):
+            weighing = self._weighing(length, target)
+            if limits.reached():
+                return
+            if weighing is None or weighing.bound <= 1.0:
+                continue
+            self._weights, self._refuted = weighing.weights, length
+            whole = whole_multiples(tables, weighing.weights, self._longest)
+            if whole is not None:
+                self.sums.append(weighted_sum(tables.rows, whole))
+                self.add_rows(self.sums[-1:])
+            return
+        self._refuted = self._depth
+
+    def _weighing(self, length: int, target: int) -> Weighing | None:
+        """The best weights for the first items chosen, among the paths known and those that mixtures have missed."""
+        for _ in range(SEPARATIONS):
+            weighing = weigh_prefix(self.tables, self._chosen[:length].tolist(), target, self._weights)
+            if weighing is None or weighing.bound > 1.0 or not weighing.shares.any():
+                return weighing
+            value, path = critical_path(self.tables.problem, *mean_times(self.tables, weighing))
+            if value <= target or not self.learn(path):
+                return weighing
+        return weigh_prefix(self.tables, self._chosen[:length].tolist(), target, self._weights)
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ Int64 = NDArray[np.int64]
 EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknown"]
 
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
-LEVELS = (0.03, 0.015, 0.007, 0.003, 0.0015, 0.0007, 0.0003)  # gaps proved one after another
+LEVELS = (0.03, 0.007)  # gaps proved one after another
 FIRST_PLAN_NODES = 2_000_000
 TRIALS = 60_000  # of the annealing, fewer for small problems
 COARSE_ROUNDS = 2
@@ -379,7 +379,7 @@ class _Engine:
             decision = self._decision(smaller)
             verdict = decision.run(target, self.limits, lambda: self.best_time)
             self.learnt += decision.learnt
-            tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt])
+            tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt] + decision.sums)
             if verdict is False:
                 self.low = max(self.low, min(target, self.cap()) + 1)
             if self.limits.reached():

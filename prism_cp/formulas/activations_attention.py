@@ -67,18 +67,21 @@ def _latent_attention(a: SimpleNamespace, c: Context) -> list[SavedTensor]:
     query_rank = 0 if a.q_lora_rank is None else a.q_lora_rank
     ranks = query_rank + a.kv_lora_rank
     query_key = a.qk_nope_head_dim + rope
+    value = query_key if c.profile.pads_value_heads else a.v_head_dim
     tensors = [
         saved("down_projected", ELEMENT_BYTES * c.split_tokens * (ranks + rope)),
         saved("down_norm_statistics", c.statistics(1 if a.q_lora_rank is None else 2)),
         saved("up_projection_inputs", c.gemm_input(ranks)),
         saved(
             "query_key_value",
-            ELEMENT_BYTES * c.tokens * heads * (2 * query_key + a.v_head_dim) / tp,
+            ELEMENT_BYTES * c.tokens * heads * (2 * query_key + value) / tp,
             "mla_up_proj",
         ),
     ]
     if c.profile.rope_saves_input:  # only the rotated part of the queries, and the key part all heads share
         tensors.append(saved("rope_input", ELEMENT_BYTES * c.tokens * (heads / tp + 1) * rope, "mla_up_proj"))
+    if c.profile.pads_value_heads:  # the kernel keeps its padded output, the projection the cut one
+        tensors.append(saved("padded_output", ELEMENT_BYTES * c.tokens * heads * query_key / tp, "core_attn"))
     return tensors + _core_attention(c, heads, a.v_head_dim)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sympy import Expr, Integer, Max, sympify
+from sympy import Expr, Integer, Max, Rational, sympify
 
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.flops import (
@@ -100,9 +100,11 @@ def _core_parts(
     moved = query_bytes + key_bytes + value_bytes + output_bytes
     share = s.mbs / (s.cp * s.tp)
     if builder.profile.flash_attention:
-        flops = 2 * attention_pairs(builder.seq_len, window) * core_width(attention) * share
+        length = min(builder.instance.job.document_len or builder.seq_len, builder.seq_len)
+        pairs = Rational(builder.seq_len, length) * attention_pairs(length, window)
+        flops = 2 * pairs * core_width(attention) * share
         # A ring of context-parallel ranks works on blocks of its own length; the other variants see whole sequences.
-        block = builder.seq_len * (1 - s.cp_p2p * (1 - 1 / s.cp))
+        block = length * (1 - s.cp_p2p * (1 - 1 / s.cp))
         device, rate = builder.device, attention_rate(builder.instance, builder.templates.peak_flops, head_dims)
         forward = builder.program.call(
             attention_template(f"attention_{head_dims}", device, rate, False), flops, block, moved

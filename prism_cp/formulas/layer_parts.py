@@ -6,7 +6,7 @@ This module holds what every part is made of (matrix products, streaming kernels
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer, Max, Symbol
 
@@ -124,12 +124,25 @@ class PartBuilder:
     def linear(self, linear: Linear, *, plain: bool = False) -> LinearTimes:
         """A weight matrix that is no routed expert."""
         k, n = Integer(linear.in_features), Integer(linear.out_features)
+        rows = self.tokens
         if linear.parallel == "column":
-            return self.product(self.tokens, k, n / s.tp, plain=plain)
-        if linear.parallel == "row":
-            return self.product(self.tokens, k / s.tp, n, plain=plain)
-        assert linear.parallel == "replicated", linear
-        return self.product(self.split_tokens, k, n, plain=plain)
+            n /= s.tp
+        elif linear.parallel == "row":
+            k /= s.tp
+        else:
+            assert linear.parallel == "replicated", linear
+            rows = self.split_tokens
+        times = self.product(rows, k, n, plain=plain)
+        if not self.instance.job.frozen_weights or plain:
+            return times
+        # A low-rank adapter beside the matrix: reads the input, writes an output that another kernel adds (LoRA,
+        # arXiv 2106.09685, as in Megatron-Bridge); backward its two products read the output's gradient, and the
+        # input's gradient is added up.
+        return replace(
+            times,
+            cast=times.cast + self.pointwise(ELEMENT_BYTES * rows * (k + 4 * n)),
+            gradient_cast=times.gradient_cast + self.pointwise(ELEMENT_BYTES * rows * (4 * k + 2 * n)),
+        )
 
     def norms(self, count: int, width: int | None = None) -> Times:
         """`count` norms of the residual stream: forward reads and writes once; backward moves twice that."""

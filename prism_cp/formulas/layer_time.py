@@ -134,6 +134,8 @@ class TimeExpressions:
             for strategy in strategies
         )
         dense, expert = device_parameters(name, self.instance)
+        if self.instance.job.frozen_weights:
+            weight_grad, dense, expert = {0: program.value(Integer(0)).name}, Integer(0), Integer(0)
         template, layout = state
         optimizer, gather, reduction = program.call_all(template, dense, expert, *layout)
         reduce: Expr = reduction
@@ -183,6 +185,8 @@ class TimeExpressions:
         jitter = jitter_factor(instance)
         chain = Counter(model.chain)
         total = sum((count * device_parameters(kind, instance)[0] for kind, count in chain.items()), Integer(0))
+        if instance.job.frozen_weights:
+            total = Integer(0)
         gather, reduction = bucket_times(instance, builder.groups["dp_cp"], total / s.pp)
         sharded = jitter * s.zero_1 * (1 - s.zero_3)  # parameters are gathered once a step
         split = s.tp if profile.split_pipeline_transfers else s.sequence_split

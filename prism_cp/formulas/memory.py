@@ -124,6 +124,8 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
     for count, low, ranks in ((dense, in_fp8[0], shard), (expert, in_fp8[1], expert_shard)):
         if count != 0:
             weight_bytes += (ELEMENT_BYTES * count + copies * low) * _share(zero_3, ranks)
+            if instance.job.frozen_weights:
+                continue
             gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)
             sharded += count * _share(zero_1, ranks / profile.optimizer_instances)
     step = Min(Integer(profile.optimizer_step_bytes), 4 * sharded, evaluate=False)

@@ -33,6 +33,7 @@ class Profile(FrozenModel):
     experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
     grouped_experts: bool = True  # False: a rank's experts run one after the other
     repeats_key_values: bool = False  # attention keeps every key and value head once per query head
+    pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys
     ring_keeps_block: bool = False  # ring context parallelism keeps its buffer for a block of keys and values
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient
     gradient_reduce_bytes: PositiveInt  # bytes per element on the wire
@@ -82,6 +83,8 @@ class Job(FrozenModel):
     # A forward and a backward that DualPipe and DualPipeV run as one pair take this share of the sum of both, and never
     # less than the longer of them; 1: overlapping hides nothing.
     overlap_factor: Annotated[float, Field(ge=0, le=1)] = 1.0
+    document_len: PositiveInt | None = None  # of documents packed into a sequence, outside which nothing is attended
+    frozen_weights: bool = False  # only low-rank adapters are trained; their own parameters are left out
     dropout: bool = False
     attention_dropout: bool | None = None  # on attention probabilities; None: as `dropout`
     source: str = ""

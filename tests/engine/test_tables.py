@@ -12,11 +12,13 @@ import pytest
 from prism_cp.baselines.exhaustive import all_assignments
 from prism_cp.benchmark.family import FAMILY, FamilyCase, family_problem
 from prism_cp.cp.exact import cut_value, evaluate, is_feasible, static_cuts
+from prism_cp.cp.objective import longest_possible
 from prism_cp.engine import solve_with_engine
 from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weights
 from prism_cp.engine.anneal import Annealer
 from prism_cp.engine.chain import make_chain, make_groups
 from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.mixture import weigh_prefix, whole_multiples
 from prism_cp.engine.tables import Tables, row_of
 from prism_cp.engine.walk import LEAF, walk_points
 from prism_cp.silent_highs import SilentHighs
@@ -125,3 +127,37 @@ def test_without_cuts_every_combination_of_points_is_left() -> None:
             break
         seen.append(tuple(chosen.tolist()))
     assert seen == [(one, two) for one in (0, 1) for two in (2, 3, 4)]
+
+
+@pytest.mark.parametrize("seed", range(28))
+def test_weighed_partial_choices_are_really_refuted(seed: int) -> None:
+    """Whatever the linear program says, the integer sum holds for every plan; where it refutes, no plan is lost."""
+    problem = small_problem(seed, most_plans=400)
+    plans = feasible_plans(problem)
+    chain = make_chain(problem)
+    if not plans:
+        return
+    assert chain is not None
+    times = [evaluate(problem, plan) for plan in plans]
+    limit = max(run.pipeline_time for run in times)
+    tables = Tables(problem, chain, [ItemMaker(problem, chain).make(group, limit) for group in chain.groups])
+    paths = dict.fromkeys([*static_cuts(problem), *(run.critical_path for run in times)])
+    tables.add([row_of(cut, problem.p2p) for cut in paths])
+    annealer = Annealer(tables)
+    chosen = [annealer.items_of(np.array(plan.boundaries)).tolist() for plan in plans]  # type: ignore[union-attr]
+    for target in (min(run.pipeline_time for run in times) - 1, limit - 1):
+        for length in range(len(chain.groups)):
+            for prefix in sorted({tuple(items[:length]) for items in chosen})[:3]:
+                weighing = weigh_prefix(tables, prefix, target)
+                assert weighing is not None
+                whole = whole_multiples(tables, weighing.weights, longest_possible(problem))
+                assert whole is not None
+                row = weighted_sum(tables.rows, whole)
+                first = len(tables.rows)
+                tables.add([row])
+                for items, run in zip(chosen, times, strict=True):
+                    value = int(tables.worth[items, first].sum()) + row.constant
+                    assert value <= row.scale * run.pipeline_time
+                if weighing.bound > 1 + 1e-3:
+                    best = min(r.pipeline_time for i, r in zip(chosen, times, strict=True) if i[:length] == [*prefix])
+                    assert best > target

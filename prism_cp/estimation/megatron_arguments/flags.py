@@ -18,7 +18,7 @@ _UNDERSTOOD = """
     is-hybrid-model kv-channels kv-lora-rank linear-attention-freq linear-conv-kernel-dim linear-key-head-dim
     linear-num-key-heads linear-num-value-heads linear-value-head-dim main-grads-dtype main-params-dtype
     make-vocab-size-divisible-by mamba-d-conv mamba-d-state mamba-expand mamba-head-dim mamba-headdim mamba-ngroups
-    mamba-num-groups mamba-num-heads mamba-state-dim max-position-embeddings micro-batch-size
+    mamba-num-groups mamba-num-heads mamba-state-dim max-position-embeddings micro-batch-size mla-fa-without-pad
     moe-expert-capacity-factor moe-ffn-hidden-size moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size
     moe-layer-freq moe-layer-recompute moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups
     moe-router-topk moe-shared-expert-gate moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers
@@ -145,15 +145,15 @@ _IRRELEVANT: dict[str, str] = {
         export-te-mcore-model fp16-lm-cross-entropy fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin
         fp8-quantizer-factory fp8-recipe fp8-wgrad fused-adamw gemm-gradient-accumulation-fusion inference-rng-tracker
         keep-fp8-transpose-cache kv-head-repeat-before-uly-alltoall mamba-chunk-size masked-softmax-fusion
-        mla-fa-divide-qk mla-fa-without-pad mla-mm-split mla-up-proj-tp-overlap moe-alltoall-overlap-comm moe-bmm-mc2
-        moe-deepep-num-sms moe-enable-deepep moe-extended-ep moe-hierarchical-alltoallv moe-hybridep-num-sms
-        moe-permutation-async-comm moe-permute-fusion moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-zerc
-        next-tockens no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-fp8-wgrad
-        no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params
-        no-rope-fusion no-use-layer-wise-param-layout npu-fused-adamw overlap-cpu-optimizer-d2h-h2d
+        mla-fa-divide-qk mla-mm-split mla-up-proj-tp-overlap moe-alltoall-overlap-comm moe-bmm-mc2 moe-deepep-num-sms
+        moe-enable-deepep moe-extended-ep moe-hierarchical-alltoallv moe-hybridep-num-sms moe-permutation-async-comm
+        moe-permute-fusion moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-zerc next-tockens
+        no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-fp8-wgrad no-masked-softmax-fusion
+        no-overlap-p2p-communication no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
+        no-use-layer-wise-param-layout npu-fused-adamw output-layer-slice-num overlap-cpu-optimizer-d2h-h2d
         overlap-p2p-communication overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
-        pre-tockens shape-order sinkhorn-iters skip-bias-add sparse-mode squared-relu te-rng-tracker
-        tp-comm-bootstrap-backend use-ascend-coc use-cp-send-recv-overlap use-flash-attn-1
+        pre-tockens recompute-mtp-layer recompute-mtp-norm shape-order sinkhorn-iters skip-bias-add sparse-mode
+        squared-relu te-rng-tracker tp-comm-bootstrap-backend use-ascend-coc use-cp-send-recv-overlap use-flash-attn-1
         use-fused-lightning-attention use-fused-matmul use-fused-mlp use-fused-moe-token-permute-and-unpermute
         use-fused-ring-attention-update use-fused-rmsnorm use-fused-rotary-pos-emb-new use-fused-swiglu
         use-fused-weighted-squared-relu use-fusion-attn-v2 use-joint-moe use-mc2 use-nccl-ub use-npu-fusion
@@ -211,9 +211,6 @@ _REFUSED: dict[str, str] = {
         """,
     "a layer-wise distributed optimizer is not modelled": """
         layerwise-distributed-optimizer use-layer-wise-distributed-optimizer
-        """,
-    "a sliced output layer is not modelled": """
-        output-layer-slice-num
         """,
     "adaptive context parallelism is not modelled": """
         adaptive-cp-dynamic-attn-mask adaptive-cp-manually-set-mask-list adaptive-cp-only-reschedule
@@ -322,9 +319,6 @@ _REFUSED: dict[str, str] = {
         """,
     "recomputation chosen at run time is not modelled": """
         adaptive-recompute-device-size adaptive-recompute-enable
-        """,
-    "recomputation of the prediction layers alone is not modelled": """
-        recompute-mtp-layer recompute-mtp-norm
         """,
     "recomputation placed by the schedule is not modelled": """
         recompute-in-advance recompute-in-bubble

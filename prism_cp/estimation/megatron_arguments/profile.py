@@ -149,5 +149,6 @@ def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
         "grouped_experts": arguments.has("moe-grouped-gemm"),
         "repeats_key_values": not arguments.has("use-mcore-models"),
         "ring_keeps_block": True,
+        "pads_value_heads": not arguments.has("mla-fa-without-pad"),
         **_cross_entropy(arguments, 10 if number <= (2, 1) else 6),
     }

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.validation.names import cluster_family, model_name
-from prism_cp.validation.rows import Row, Skipped
+from prism_cp.validation.rows import Row
 from prism_cp.validation.sources.common import (
     build,
     catalog_model,
@@ -21,7 +20,7 @@ from prism_cp.validation.sources.common import (
     with_num_layers,
     zero_stage,
 )
-from prism_cp.validation.sources.nvidia_recipes import fp8_scaling, precision_of
+from prism_cp.validation.sources.nvidia_recipes import fp8_scaling, precision_of, tuning_facts
 
 
 def recognises(row: Row) -> bool:
@@ -32,9 +31,6 @@ def recognises(row: Row) -> bool:
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
     """NeMo recipes: sequence parallelism and overlapped collectives wherever there is tensor parallelism, distributed
     optimizer, bf16 gradients."""
-    note = row.text("note")
-    if re.search(r"\bSFT\b|fine-?tuning|\blora\b|\bpeft\b", f"{note} {row.text('model')}", re.IGNORECASE):
-        raise Skipped("fine-tuning packs documents whose lengths are not published")
     model = catalog_model(model_name(row.text("model")))
     if layers := row.note_integer("layers"):
         model = with_num_layers(model, layers)
@@ -55,5 +51,6 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         zero=zero_stage(row.text("zero"), 3 if row.note.get("fsdp", "0") not in ("0", "False", "") else 1),
         schedule=schedule_of(row, vpp),
         recompute=recomputation(row.text("recompute")),
+        job=tuning_facts(row),
         stage_layers=megatron_stage_layers(model.num_layers, pieces),
     )

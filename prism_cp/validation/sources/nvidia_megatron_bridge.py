@@ -23,7 +23,7 @@ from prism_cp.validation.sources.common import (
     with_num_layers,
     zero_stage,
 )
-from prism_cp.validation.sources.nvidia_recipes import fp8_scaling, precision_of
+from prism_cp.validation.sources.nvidia_recipes import fp8_scaling, precision_of, tuning_facts
 
 _DISPATCHERS = {
     "": "alltoall",
@@ -69,14 +69,12 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         zero=zero_stage(row.text("zero"), 1),
         schedule=schedule_of(row, vpp),
         recompute=recomputation(row.text("recompute")),
+        job=tuning_facts(row),
         stage_layers=stages if stages is not None else megatron_stage_layers(model.num_layers, pieces),
     )
 
 
 def _model(row: Row) -> Model:
-    task = row.text("note").lower()
-    if "sft" in task or "peft" in task or "lora" in task or "finetun" in task:
-        raise Skipped("fine-tuning packs documents whose lengths are not published")
     model = catalog_model(model_name(row.text("model")))
     if layers := row.note_integer("layers"):
         model = with_num_layers(model, layers)

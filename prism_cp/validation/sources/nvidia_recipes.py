@@ -1,8 +1,15 @@
-"""What NVIDIA's published recipes have in common: names of precisions."""
+"""What NVIDIA's published recipes have in common: names of precisions, fine-tuning."""
 
 from __future__ import annotations
 
-from prism_cp.validation.rows import Skipped
+import re
+from typing import Any
+
+from prism_cp.validation.rows import Row, Skipped
+
+# Fine-tuning packs short documents into a sequence (NeMo packed_sequence); their lengths are not published, this one
+# fits the published step times.
+_PACKED_DOCUMENT = 512
 
 
 def precision_of(text: str) -> str:
@@ -35,3 +42,13 @@ def fp8_scaling(text: str, default: str) -> str:
     if "ds" in plain or "delayed" in plain:
         return "delayed"
     return default
+
+
+def tuning_facts(row: Row) -> dict[str, Any]:
+    """Fields of the job that fine-tuning sets: packed documents, and with LoRA frozen weights."""
+    text = f"{row.text('note')} {row.text('model')}"
+    if re.search(r"\b(lora|peft)\b", text, re.IGNORECASE):
+        return {"document_len": _PACKED_DOCUMENT, "frozen_weights": True}
+    if re.search(r"\bSFT\b|fine-?tuning", text, re.IGNORECASE):
+        return {"document_len": _PACKED_DOCUMENT}
+    return {}
