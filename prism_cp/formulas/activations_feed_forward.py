@@ -26,7 +26,7 @@ def _dense(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
     """Output of the first matrix and input of the second (fused SwiGLU or GELU keeps nothing else)."""
     width = f.intermediate_size
     return [
-        saved("fc1_output", ELEMENT_BYTES * c.tokens * _fc1_features(f, width) / tp, "mlp"),
+        saved("fc1_output", c.activation_input_bytes * c.tokens * _fc1_features(f, width) / tp, "mlp"),
         saved("fc2_input", c.product_bytes * c.tokens * width / tp, "mlp", "activation_func"),
     ]
 
@@ -42,7 +42,7 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
     tensors = [
         saved("router", (4 * f.num_experts + 8 * f.top_k) * c.split_tokens, "moe"),
         saved("expert_input", c.product_bytes * copies * c.hidden, "moe"),
-        saved("expert_fc1_output", ELEMENT_BYTES * copies * _fc1_features(f, width) / etp, "moe"),
+        saved("expert_fc1_output", c.activation_input_bytes * copies * _fc1_features(f, width) / etp, "moe"),
         saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act", "activation_func"),
         saved("probabilities_indices", (4 + 8) * copies, "moe"),
     ]
@@ -54,7 +54,8 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         inside = ("moe", "shared_experts")
         if c.fp8:  # the router keeps the 16-bit input, so the fp8 one is extra
             tensors.append(saved("shared_input", c.gemm_input(c.hidden), *inside))
-        tensors.append(saved("shared_fc1_output", ELEMENT_BYTES * c.tokens * _fc1_features(f, shared) / tp, *inside))
+        shared_output = c.activation_input_bytes * c.tokens * _fc1_features(f, shared) / tp
+        tensors.append(saved("shared_fc1_output", shared_output, *inside))
         shared_activation = c.product_bytes * c.tokens * shared / tp
         tensors.append(saved("shared_fc2_input", shared_activation, *inside, "activation_func"))
         if f.shared_gate:

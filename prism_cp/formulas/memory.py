@@ -123,7 +123,8 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
     weight_bytes = gradient_bytes = sharded = Integer(0)
     for count, low, ranks in ((dense, in_fp8[0], shard), (expert, in_fp8[1], expert_shard)):
         if count != 0:
-            weight_bytes += (ELEMENT_BYTES * count + copies * low) * _share(zero_3, ranks)
+            wide = count - low if copies and profile.fp8_parameters else count
+            weight_bytes += (ELEMENT_BYTES * wide + copies * low) * _share(zero_3, ranks)
             if instance.job.frozen_weights:
                 continue
             gradient_bytes += profile.gradient_bytes * count * _share(zero_2, ranks)

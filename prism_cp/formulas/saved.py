@@ -93,6 +93,11 @@ class Context:
         """Bytes per element of the saved input of a row-parallel or grouped linear layer."""
         return FP8_BYTES if self.fp8 else Integer(ELEMENT_BYTES)
 
+    @property
+    def activation_input_bytes(self) -> int:
+        """Bytes per element of what an activation function keeps (Megatron-LM ``activation_func_fp8_input_store``)."""
+        return 1 if self.profile.fp8_activation_input else ELEMENT_BYTES
+
     def statistics(self, norms: int = 1) -> Expr:
         """Bytes of the statistics of some norms over the hidden states of one micro-batch."""
         return STATISTIC_BYTES * self.norm_statistics * norms * self.split_tokens

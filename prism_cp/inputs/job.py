@@ -33,6 +33,8 @@ class Profile(FrozenModel):
     experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
     grouped_experts: bool = True  # False: a rank's experts run one after the other
     repeats_key_values: bool = False  # attention keeps every key and value head once per query head
+    fp8_parameters: bool = False  # weights of fp8 products exist in 8 bits alone (--fp8-param-gather)
+    fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
     pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys
     ring_keeps_block: bool = False  # ring context parallelism keeps its buffer for a block of keys and values
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 _UNDERSTOOD = """
     account-for-embedding-in-pipeline-split account-for-loss-in-pipeline-split accumulate-allreduce-grads-in-fp32
-    add-dense-bias add-output-layer-bias add-qkv-bias attention-backend attention-dropout attention-output-gate bf16
-    context-parallel-algo context-parallel-size cp-comm-type cross-entropy-fusion-impl cross-entropy-loss-fusion
-    ddp-bucket-size decoder-first-pipeline-num-layers decoder-last-pipeline-num-layers decoder-num-layers
-    decoder-seq-length defer-embedding-wgrad-compute deterministic-mode disable-bias-linear embed-layernorm
-    enable-recompute-layers-per-pp-rank encoder-num-layers encoder-seq-length exp-avg-dtype exp-avg-sq-dtype
-    experimental-attention-variant expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size
-    first-k-dense-replace fp16 fp8 fp8-format geglu global-batch-size grad-reduce-in-bf16 group-query-attention
-    hidden-dropout hidden-size hybrid-attention-ratio hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern
-    is-hybrid-model kv-channels kv-lora-rank linear-attention-freq linear-conv-kernel-dim linear-key-head-dim
-    linear-num-key-heads linear-num-value-heads linear-value-head-dim main-grads-dtype main-params-dtype
-    make-vocab-size-divisible-by mamba-d-conv mamba-d-state mamba-expand mamba-head-dim mamba-headdim mamba-ngroups
-    mamba-num-groups mamba-num-heads mamba-state-dim max-position-embeddings micro-batch-size mla-fa-without-pad
-    moe-expert-capacity-factor moe-ffn-hidden-size moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size
-    moe-layer-freq moe-layer-recompute moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups
-    moe-router-topk moe-shared-expert-gate moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers
-    multi-head-latent-attention multi-latent-attention n-shared-experts nnodes no-add-position-embedding
-    no-gradient-accumulation-fusion no-position-embedding noop-layers normalization nproc_per_node num-attention-heads
+    activation-func-fp8-input-store add-dense-bias add-output-layer-bias add-qkv-bias attention-backend
+    attention-dropout attention-output-gate bf16 context-parallel-algo context-parallel-size cp-comm-type
+    cross-entropy-fusion-impl cross-entropy-loss-fusion ddp-bucket-size decoder-first-pipeline-num-layers
+    decoder-last-pipeline-num-layers decoder-num-layers decoder-seq-length defer-embedding-wgrad-compute
+    deterministic-mode disable-bias-linear embed-layernorm enable-recompute-layers-per-pp-rank encoder-num-layers
+    encoder-seq-length exp-avg-dtype exp-avg-sq-dtype experimental-attention-variant expert-model-parallel-size
+    expert-tensor-parallel-size ffn-hidden-size first-k-dense-replace fp16 fp8 fp8-format fp8-param-gather geglu
+    global-batch-size grad-reduce-in-bf16 group-query-attention hidden-dropout hidden-size hybrid-attention-ratio
+    hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern is-hybrid-model kv-channels kv-lora-rank
+    linear-attention-freq linear-conv-kernel-dim linear-key-head-dim linear-num-key-heads linear-num-value-heads
+    linear-value-head-dim main-grads-dtype main-params-dtype make-vocab-size-divisible-by mamba-d-conv mamba-d-state
+    mamba-expand mamba-head-dim mamba-headdim mamba-ngroups mamba-num-groups mamba-num-heads mamba-state-dim
+    max-position-embeddings micro-batch-size mla-fa-without-pad moe-expert-capacity-factor moe-ffn-hidden-size
+    moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size moe-layer-freq moe-layer-recompute
+    moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups moe-router-topk moe-shared-expert-gate
+    moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers multi-head-latent-attention
+    multi-latent-attention n-shared-experts nnodes no-add-position-embedding no-gradient-accumulation-fusion
+    no-position-embedding noop-layers normalization nproc_per_node num-attention-heads
     num-distributed-optimizer-instances num-experts num-layer-list num-layers num-layers-per-virtual-pipeline-stage
     num-query-groups num-virtual-stages-per-pipeline-rank optimizer optimizer-cpu-offload optimizer-offload-fraction
     overlap-grad-reduce overlap-moe-expert-parallel-comm overlap-param-gather padded-vocab-size
@@ -42,30 +43,31 @@ UNDERSTOOD = frozenset(_UNDERSTOOD.split())
 _IRRELEVANT: dict[str, str] = {
     "data, checkpoints and start of the run": """
         allow-ambiguous-pad-tokens append-eod async-ckpt-use-cached-structure async-save async-strategy
-        auto-detect-ckpt-format auto-tune-dataset bert-no-binary-head check-ckpt ckpt-assume-constant-structure
-        ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format ckpt-format
-        ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-fully-parallel-save-deprecated ckpt-load-dir
+        auto-detect-ckpt-format auto-tune-dataset bert-no-binary-head calc-ft-timeouts check-ckpt
+        ckpt-assume-constant-structure ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
+        ckpt-format ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-fully-parallel-save-deprecated ckpt-load-dir
         ckpt-save-dir ckpt-step data-args-path data-cache data-cache-path data-parallel-random-init data-path
         dataloader-type decrease-batch-size-if-needed disable-msc dist-ckpt-format dist-ckpt-optim-fully-reshardable
         dist-ckpt-save-pre-mcore-014 dist-ckpt-strictness dist-ckpt-workers distributed-optimizer-no-replica
         enable-elastic-training enable-ft-package enable-hf2mg-convert enable-high-availability enable-mg2hf-convert
-        enable-msc enable-worker-reboot eod-mask-loss exit-duration-in-mins exit-interval exit-on-missing-checkpoint
-        exit-signal exit-signal-handler fim-data fim-rate fim-spm-rate finetune force-reinstall hf-config-path
-        high-priority-stream-groups legacy-tokenizer load load-main-params-from-ckpt load-model-opt-format manual-seed
-        mask-prob merge-file mg-load-dir mg-save-dir mid-level-dataset-surplus mock-data model-type-hf
-        multiple-validation-sets no-cache-dir no-ckpt-fully-parallel-save no-create-attention-mask-in-dataloader
-        no-load-optim no-load-rng no-load-scheduler no-mmap-bin-files no-one-logger no-save-optim no-save-rng
-        no-shared-storage no-use-checkpoint-opt_param-scheduler no-use-tokenizer-model-from-checkpoint-args
-        non-persistent-ckpt-type non-persistent-save-interval npu-deterministic num-dataset-builder-threads num-workers
+        enable-msc enable-worker-reboot eod-mask-loss error-injection-rate error-injection-type exit-duration-in-mins
+        exit-interval exit-on-missing-checkpoint exit-signal exit-signal-handler fim-data fim-rate fim-spm-rate
+        finetune force-reinstall ft-num-warmup-iters hf-config-path high-priority-stream-groups legacy-tokenizer load
+        load-main-params-from-ckpt load-model-opt-format manual-seed mask-prob merge-file mg-load-dir mg-save-dir
+        mid-level-dataset-surplus mock-data model-type-hf multiple-validation-sets no-cache-dir
+        no-ckpt-fully-parallel-save no-create-attention-mask-in-dataloader no-load-optim no-load-rng no-load-scheduler
+        no-mmap-bin-files no-one-logger no-save-optim no-save-rng no-shared-storage
+        no-use-checkpoint-opt_param-scheduler no-use-tokenizer-model-from-checkpoint-args non-persistent-ckpt-type
+        non-persistent-save-interval npu-deterministic num-dataset-builder-threads num-workers
         object-storage-cache-path override-opt_param-scheduler pad-vocab-size-to per-split-data-args-path
-        pretrained-checkpoint prompt-type replication replication-factor replication-jump reproducibility rerun-mode
-        reset-attention-mask reset-position-ids retro-workdir sample-rate save save-embeddings save-interval
-        save-retain-interval save-tensorboard seed short-seq-prob shuffle split strict-fsdp-dtensor-load test-data-path
-        test-mode tiktoken-num-special-tokens tiktoken-pattern tiktoken-special-tokens tokenizer-kwargs
-        tokenizer-metadata tokenizer-not-use-fast tokenizer-padding-side tokenizer-special-tokens train-data-path
-        train-iters train-samples train-tokens trust-remote-code use-checkpoint-args use-checkpoint-opt_param-scheduler
-        use-deter-comp use-dist-ckpt use-mp-args-from-checkpoint-args use-persistent-ckpt-worker valid-data-path
-        verify-integrity vocab-file
+        phase-transition-iterations pretrained-checkpoint prompt-type replication replication-factor replication-jump
+        reproducibility rerun-mode reset-attention-mask reset-position-ids retro-workdir sample-rate save
+        save-embeddings save-interval save-retain-interval save-tensorboard seed short-seq-prob shuffle split
+        strict-fsdp-dtensor-load test-data-path test-mode tiktoken-num-special-tokens tiktoken-pattern
+        tiktoken-special-tokens tokenizer-kwargs tokenizer-metadata tokenizer-not-use-fast tokenizer-padding-side
+        tokenizer-special-tokens train-data-path train-iters train-samples train-tokens trust-remote-code
+        use-checkpoint-args use-checkpoint-opt_param-scheduler use-deter-comp use-dist-ckpt
+        use-mp-args-from-checkpoint-args use-persistent-ckpt-worker valid-data-path verify-integrity vocab-file
         """,
     "schedule of the learning rate and other hyperparameters of unchanged cost": """
         activation-func-clamp-value adam-beta1 adam-beta2 adam-eps add-rmsnorm-offset apply-layernorm-1p
@@ -77,11 +79,13 @@ _IRRELEVANT: dict[str, str] = {
         lr-multiplier lr-warmup-fraction lr-warmup-init lr-warmup-iters lr-warmup-samples lr-wsd-decay-iters
         lr-wsd-decay-samples lr-wsd-decay-style min-loss-scale min-lr min-lr-ratio mtp-loss-scaling-factor
         muon-extra-scale-factor muon-fp32-matmul-prec muon-matched-adamw-rms muon-momentum muon-num-ns-steps
-        muon-scale-mode muon-split-qkv muon-tp-mode muon-use-nesterov no-decoupled-weight-decay no-initialization
-        no-muon-use-nesterov no-query-key-layer-scaling norm-epsilon norm-head openai-gelu optimizer-selection
-        output-logit-softcapping output-multiplier-scale perform-initialization qk-clip qk-clip-alpha qk-clip-threshold
-        query-pre-attn-scalar query-scale rampup-batch-size residual-multiplier scale-depth scale-emb sgd-momentum
-        softmax-scale softmax-type start-weight-decay train-sync-interval use-mup weight-decay weight-decay-incr-style
+        muon-scale-mode muon-split-qkv muon-tp-mode muon-use-nesterov mup-attn-scale-power mup-base-head-dim
+        mup-base-hidden-size mup-embedding-mult mup-output-mult mup-width-mult no-decoupled-weight-decay
+        no-initialization no-muon-use-nesterov no-query-key-layer-scaling norm-epsilon norm-head openai-gelu
+        optimizer-selection output-logit-softcapping output-multiplier-scale perform-initialization qk-clip
+        qk-clip-alpha qk-clip-threshold query-pre-attn-scalar query-scale rampup-batch-size residual-multiplier
+        scale-depth scale-emb sgd-momentum softmax-scale softmax-type start-weight-decay train-sync-interval use-mup
+        weight-decay weight-decay-incr-style
         """,
     "logging, evaluation and profiling": """
         app-tag-run-name app-tag-run-version auto-parallel-profile check-for-large-grads check-for-nan-in-loss-and-grad
@@ -128,12 +132,12 @@ _IRRELEVANT: dict[str, str] = {
     "router arithmetic of unchanged shapes": """
         enable-token-rearrange-opt fix-router input-jitter moe-apply-probs-on-input moe-aux-loss-coeff
         moe-comm-aux-loss-coeff moe-device-level-aux-loss-coeff moe-input-jitter-eps moe-no-drop moe-renorm-coeff
-        moe-revert-type-after-topk moe-router-bias-update-rate moe-router-dtype moe-router-enable-expert-bias
-        moe-router-force-load-balancing moe-router-fusion moe-router-group-score moe-router-jitter
-        moe-router-load-balancing-type moe-router-padding-for-fp8 moe-router-padding-for-quantization
+        moe-revert-type-after-topk moe-router-aux-loss-fusion moe-router-bias-update-rate moe-router-dtype
+        moe-router-enable-expert-bias moe-router-force-load-balancing moe-router-fusion moe-router-group-score
+        moe-router-jitter moe-router-load-balancing-type moe-router-padding-for-fp8 moe-router-padding-for-quantization
         moe-router-pre-softmax moe-router-score-function moe-router-topk-limited-devices moe-router-topk-scaling-factor
-        moe-token-drop-policy moe-z-loss-coeff n-group noisy-gate-policy norm-topk-prob routed-scaling-factor
-        router-bias router-gating-in-fp32 seq-aux topk-group use-router-bias
+        moe-token-drop-policy moe-z-loss-coeff n-group no-moe-router-aux-loss-fusion noisy-gate-policy norm-topk-prob
+        routed-scaling-factor router-bias router-gating-in-fp32 seq-aux topk-group use-router-bias
         """,
     "an implementation of the same operation with the same saved tensors": """
         add-bias-linear align-grad-reduce align-param-gather apply-residual-connection-post-layernorm
@@ -165,7 +169,8 @@ IRRELEVANT: dict[str, str] = {flag: reason for reason, flags in _IRRELEVANT.item
 
 _REFUSED: dict[str, str] = {
     "CUDA graphs' memory pools are not modelled": """
-        cuda-graph-impl cuda-graph-scope enable-cuda-graph external-cuda-graph
+        cuda-graph-impl cuda-graph-modules cuda-graph-scope cuda-graph-share-io-buffers enable-cuda-graph
+        external-cuda-graph
         """,
     "FSDP2 inside Megatron-LM is not modelled": """
         torch-fsdp2-no-reshard-after-forward use-torch-fsdp2
@@ -262,7 +267,7 @@ _REFUSED: dict[str, str] = {
         fp4-format fp4-param fp4-recipe
         """,
     "fp8 weights without a 16-bit copy are not modelled": """
-        fp8-param fp8-param-gather
+        fp8-param
         """,
     "give layers of a virtual stage instead": """
         virtual-pipeline-model-parallel-size

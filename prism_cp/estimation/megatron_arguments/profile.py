@@ -54,6 +54,8 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         "overlap_grad_reduce": arguments.has("overlap-grad-reduce"),
         "overlap_param_gather": arguments.has("overlap-param-gather"),
         "tp_overlap": arguments.has("tp-comm-overlap") or arguments.has("use-ascend-mc2"),
+        "fp8_parameters": arguments.has("fp8-param-gather"),
+        "fp8_activation_input": arguments.has("activation-func-fp8-input-store"),
         "bucket_parameters": arguments.integer("ddp-bucket-size", 40_000_000),
         **_dispatcher(arguments),
         **_optimizer(arguments),

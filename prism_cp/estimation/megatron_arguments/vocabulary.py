@@ -16,6 +16,7 @@ PATHS = (
     ("llama-2", 32000), ("llama2", 32000), ("llava-1.5", 32000), ("vicuna", 32000), ("mixtral", 32000),
     ("mistral", 32000), ("llama-3", 128256), ("llama3", 128256), ("internlm3", 128512), ("chatglm3", 65024),
     ("glm4", 151552), ("bloom", 250680), ("gemma", 256000), ("deepseek2", 102400), ("deepseek-v3", 129280),
+    ("256k", 256000),
     ("grok1_hf", 32000),  # the folder of MindSpeed-LLM's tests comes with Llama's vocabulary
 )  # fmt: skip
 DEFAULT_MULTIPLE = 128
