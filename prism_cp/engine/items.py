@@ -25,6 +25,7 @@ from prism_cp.pipeline.schedules.base import OpType
 from prism_cp.stage_problem import StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
+MOST_COMBINATIONS = 1_500_000  # of compositions looked at together; a group of ranks with more is too large for tables
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,11 @@ class ItemMaker:
         """Compositions [items, pieces] that pass the work and least-memory tests, with what every row leaves.
 
         Returns also the activation budget [items, rows], and head and reduce [items, ranks].
+
+        Raises
+        ------
+        SearchStopped
+            There are more than `MOST_COMBINATIONS`.
         """
         problem, chain = self.problem, self.chain
         ranks = [problem.ranks[r] for r in group.ranks]
@@ -262,6 +268,8 @@ class ItemMaker:
                 held_back = vectors @ np.array([c.deferred for c in kinds], np.int64) + e.deferred
                 wait += held_back[:, None] * deferred[None, :, s]
                 present[:, r] |= vectors > 0
+            if len(choice) * len(compositions) > MOST_COMBINATIONS:
+                raise SearchStopped
             one = np.repeat(np.arange(len(choice)), len(compositions))
             two = np.tile(np.arange(len(compositions)), len(choice))
             work_new = work[one] + terms[0][two] + terms[3][two]

@@ -18,6 +18,7 @@ MIRRORED = ("dualpipe",)  # keep two copies of every piece, each for half of the
 PAIRING = ("interleaved", *OVERLAPPING)
 # What is searched when the instance names no schedule: those whose stage problems are proved in seconds.
 DEFAULT_SCHEDULES = ("gpipe", "1f1b")
+DEFAULT_MOST_VPP = 4  # likewise for vpp; larger values have to be named
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class LayoutSpace(FrozenModel):
     etp: tuple[PositiveInt, ...] | None = None
     dp: tuple[PositiveInt, ...] | None = None
     pp: tuple[PositiveInt, ...] | None = None
-    vpp: tuple[PositiveInt, ...] | None = None
+    vpp: tuple[PositiveInt, ...] | None = None  # None: what the schedule wants, up to `DEFAULT_MOST_VPP`
     mbs: tuple[PositiveInt, ...] | None = None
     zero: tuple[Annotated[int, Field(ge=0, le=3)], ...] | None = None
     schedule: tuple[str, ...] | None = None  # None: `DEFAULT_SCHEDULES`

@@ -27,7 +27,7 @@ import numpy as np
 
 from prism_cp.errors import InstanceError
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.layout import CP_COMM, SCHEDULES, Layout
+from prism_cp.inputs.layout import CP_COMM, DEFAULT_MOST_VPP, SCHEDULES, Layout
 from prism_cp.inputs.model import (
     DenseFeedForward,
     GatedDeltaNet,
@@ -191,7 +191,7 @@ class AdmissibleLayouts:
 
     def schedule_choices(self, pp: int, num_microbatches: int) -> list[tuple[str, int]]:
         """(schedule, vpp) pairs that pp and the number of micro-batches allow."""
-        most_vpp = max(2, (self.chain_length + 2) // pp)
+        most_vpp = min(DEFAULT_MOST_VPP, max(2, (self.chain_length + 2) // pp))
         pairs = []
         for name in self.space.schedules:
             schedule = get_schedule(pipeline_schedule(self.instance, name))

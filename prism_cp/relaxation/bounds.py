@@ -1,12 +1,14 @@
-"""Bounds of batches of layouts from the relaxations of their classes, solved only where they are needed."""
+"""Layouts waiting to be decided, with bounds from relaxations of their classes; programs are solved on demand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from prism_cp.inputs.layout import Layout
 from prism_cp.relaxation.classes import LayoutClass
 from prism_cp.relaxation.costs import RelaxationCosts
 from prism_cp.relaxation.duals import Dual, dual_bounds
@@ -16,10 +18,30 @@ Float64 = NDArray[np.float64]
 ClassKey = tuple[str, int, int, int]  # schedule with its options, pp, vpp, num_microbatches
 
 MOST_DUALS = 12  # of a class, tried on every new layout
+FIRST_PROGRAMS = 2  # solved when layouts of a class arrive
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """Layouts of one class."""
+
+    layout_class: LayoutClass
+    duals: list[Dual] = field(default_factory=list)
+    costs: RelaxationCosts | None = None
+    bounds: Float64 = field(default_factory=lambda: np.zeros(0))
+    relaxed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    layouts: list[Layout] = field(default_factory=list)
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        """Keep some of the layouts only."""
+        assert self.costs is not None
+        indices = np.flatnonzero(mask)
+        self.costs, self.bounds, self.relaxed = self.costs.rows(indices), self.bounds[indices], self.relaxed[indices]
+        self.layouts = [self.layouts[index] for index in indices]
 
 
 class RelaxationBounds:
-    """Duals of every class met, and what they say about layouts.
+    """Layouts by class, with lower bounds in seconds; infinity where nothing fits.
 
     Parameters
     ----------
@@ -29,72 +51,145 @@ class RelaxationBounds:
 
     def __init__(self, may_be_empty: bool) -> None:
         self._may_be_empty = may_be_empty
-        self._classes: dict[ClassKey, tuple[LayoutClass, list[Dual]]] = {}
+        self._classes: dict[ClassKey, _Waiting] = {}
         self.programs = 0
 
-    def raise_bounds(
+    def __len__(self) -> int:
+        return sum(len(waiting.layouts) for waiting in self._classes.values())
+
+    def add(
         self,
         keys: Sequence[ClassKey],
         class_of: NDArray[np.integer],
         costs: RelaxationCosts,
         bounds: Float64,
-        target_s: float | None,
+        layout: Callable[[int], Layout],
+        target_s: float,
         stopped: Callable[[], bool],
-    ) -> Float64:
-        """Better bounds; infinity where nothing fits.
+    ) -> tuple[int, int]:
+        """Take layouts whose bound does not exceed the target.
 
         Parameters
         ----------
         keys, class_of
             Classes, and which one every layout belongs to.
         bounds : float64 array [layouts]
-            Known bounds in seconds.
-        target_s
-            Layouts with a bound beyond it do not matter, and each of the others is relaxed. None: programs are solved,
-            least bound first, until the layout of least bound has been relaxed itself.
+            Known bounds.
+        layout
+            Gives the layout of a row.
+
+        Returns
+        -------
+        (int, int)
+            Layouts left out because their bound exceeds the target, and because nothing fits.
         """
-        bounds = bounds.copy()
-        limit = np.inf if target_s is None else target_s
-        members = [np.flatnonzero(class_of == number) for number in range(len(keys))]
-        for key, rows in zip(keys, members, strict=True):
-            for dual in self._class(key)[1]:
-                alive = rows[bounds[rows] <= limit]
-                if len(alive) and not stopped():
-                    bounds[alive] = np.maximum(bounds[alive], dual_bounds(dual, costs.rows(alive)))
-        relaxed = np.zeros(len(bounds), np.bool_)
-        if target_s is None:
-            while not stopped() and len(bounds) and np.isfinite(bounds.min()):
-                row = int(np.argmin(bounds))
-                if relaxed[row]:
-                    break
-                relaxed[row] = True
-                self._relax(keys[class_of[row]], row, members[class_of[row]], costs, bounds, limit)
-            return bounds
-        for key, rows in zip(keys, members, strict=True):
-            while not stopped():
-                alive = rows[(bounds[rows] <= limit) & ~relaxed[rows]]
+        beyond = hopeless = 0
+        for number, key in enumerate(keys):
+            rows = np.flatnonzero(class_of == number)
+            waiting = self._classes.get(key)
+            if waiting is None:
+                waiting = self._classes[key] = _Waiting(LayoutClass(*key, self._may_be_empty))
+            own, values = costs.rows(rows), bounds[rows]
+            relaxed = np.zeros(len(rows), np.bool_)
+            for dual in waiting.duals:
+                _raise(values, dual, own, target_s)
+            for _ in range(FIRST_PROGRAMS if not stopped() else 0):
+                alive = np.flatnonzero((values <= target_s) & ~relaxed)
                 if not len(alive):
                     break
-                row = int(alive[np.argmin(bounds[alive])])
+                row = int(alive[np.argmin(values[alive])])
                 relaxed[row] = True
-                self._relax(key, row, alive, costs, bounds, limit)
-        return bounds
+                found = self._solve(waiting, own.rows(np.array([row])), target_s)
+                if found is not None:
+                    _raise(values, found, own, target_s)
+            nothing = int(np.isinf(values).sum())
+            keep = np.flatnonzero(values <= target_s)
+            hopeless += nothing
+            beyond += len(rows) - nothing - len(keep)
+            if len(keep):
+                waiting.costs = own.rows(keep) if waiting.costs is None else waiting.costs.joined(own.rows(keep))
+                waiting.bounds = np.append(waiting.bounds, values[keep])
+                waiting.relaxed = np.append(waiting.relaxed, relaxed[keep])
+                waiting.layouts += [layout(int(row)) for row in rows[keep]]
+        return beyond, hopeless
 
-    def _class(self, key: ClassKey) -> tuple[LayoutClass, list[Dual]]:
-        if key not in self._classes:
-            self._classes[key] = LayoutClass(*key, self._may_be_empty), []
-        return self._classes[key]
+    def drop(self, target_s: float) -> tuple[int, int]:
+        """Leave out what exceeds the target; returns how many layouts did, and in how many nothing fits."""
+        beyond = hopeless = 0
+        for waiting in self._classes.values():
+            keep = waiting.bounds <= target_s
+            keep &= np.isfinite(waiting.bounds)
+            if not keep.all():
+                nothing = int(np.isinf(waiting.bounds).sum())
+                hopeless += nothing
+                beyond += int((~keep).sum()) - nothing
+                waiting.keep(keep)
+        return beyond, hopeless
 
-    def _relax(
-        self, key: ClassKey, row: int, rows: NDArray[np.intp], costs: RelaxationCosts, bounds: Float64, limit: float
-    ) -> None:
-        """Solve one layout's program and price its duals for all `rows` of the class."""
-        layout_class, kept = self._class(key)
+    def least(self, target_s: float, stopped: Callable[[], bool]) -> tuple[float, Layout] | None:
+        """The layout of least bound, relaxed itself; None when none is left within the target, or stopped."""
+        while not stopped():
+            found = self._argmin()
+            if found is None or found[0] > target_s:
+                return None
+            bound, waiting, index = found
+            if waiting.relaxed[index]:
+                return bound, waiting.layouts[index]
+            self.relax(waiting, index, target_s)
+        return None
+
+    def relax(self, waiting: _Waiting, index: int, target_s: float) -> None:
+        """Solve one layout's program and price its dual for the whole class."""
+        waiting.relaxed[index] = True
+        assert waiting.costs is not None
+        dual = self._solve(waiting, waiting.costs.rows(np.array([index])), target_s)
+        if dual is not None:
+            _raise(waiting.bounds, dual, waiting.costs, target_s)
+
+    def take(self, layout: Layout) -> None:
+        """Take out one layout."""
+        for waiting in self._classes.values():
+            if layout in waiting.layouts:
+                keep = np.ones(len(waiting.layouts), np.bool_)
+                keep[waiting.layouts.index(layout)] = False
+                waiting.keep(keep)
+                return
+
+    def all_bounds(self) -> list[tuple[float, Layout]]:
+        """Every layout with its bound as it is known."""
+        return [
+            (float(bound), layout)
+            for waiting in self._classes.values()
+            for bound, layout in zip(waiting.bounds, waiting.layouts, strict=True)
+        ]
+
+    def least_bound(self) -> float | None:
+        """Least of all bounds as they are known; None when nothing waits."""
+        found = self._argmin()
+        return None if found is None else found[0]
+
+    def _argmin(self) -> tuple[float, _Waiting, int] | None:
+        best: tuple[float, _Waiting, int] | None = None
+        for waiting in self._classes.values():
+            if len(waiting.bounds):
+                index = int(np.argmin(waiting.bounds))
+                if best is None or waiting.bounds[index] < best[0]:
+                    best = float(waiting.bounds[index]), waiting, index
+        return best
+
+    def _solve(self, waiting: _Waiting, costs: RelaxationCosts, target_s: float) -> Dual | None:
+        """The best dual of one layout's program."""
         self.programs += 1
-        found = Relaxation(layout_class, costs.rows(np.array([row]))).duals(limit)
+        found = Relaxation(waiting.layout_class, costs).duals(target_s)
         if not found:
-            return
-        alive = rows[bounds[rows] <= limit]
-        bounds[alive] = np.maximum(bounds[alive], dual_bounds(found[-1], costs.rows(alive)))
-        kept.append(found[-1])
-        del kept[:-MOST_DUALS]
+            return None
+        waiting.duals.append(found[-1])
+        del waiting.duals[:-MOST_DUALS]
+        return found[-1]
+
+
+def _raise(bounds: Float64, dual: Dual, costs: RelaxationCosts, target_s: float) -> None:
+    """Raise the bounds up to the target by what a dual says."""
+    alive = np.flatnonzero(bounds <= target_s)
+    if len(alive):
+        bounds[alive] = np.maximum(bounds[alive], dual_bounds(dual, costs.rows(alive)))

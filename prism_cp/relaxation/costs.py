@@ -62,6 +62,12 @@ class RelaxationCosts:
             self.kinds[indices], self.ends[indices], self.layouts[indices], self.layers,
         )  # fmt: skip
 
+    def joined(self, other: RelaxationCosts) -> RelaxationCosts:
+        """These layouts and others."""
+        names = ("strategies", "bracket", "lows", "most", "kinds", "ends", "layouts")
+        both = {name: np.concatenate((getattr(self, name), getattr(other, name))) for name in names}
+        return RelaxationCosts(**both, layers=self.layers)
+
 
 def brackets_of(transients: Float64) -> tuple[Int64, Float64]:
     """Split the transients of every layout at their widest gaps.

@@ -55,7 +55,6 @@ class Candidates:
         self.work_shares = np.array([overlapped if name in OVERLAPPING else 1.0 for name in SCHEDULES])
         self.cell_bounds = self._cell_bounds()
         self.order = np.argsort(self.cell_bounds, kind="stable")
-        self.relaxations = RelaxationBounds(admissible.space.allow_empty_middle_stages)
 
     def bound_of_rest(self, position: int) -> int | None:
         """Least bound, in time units, of the cells from `position` on in bound order; None when there are none."""
@@ -209,14 +208,10 @@ class Batch:
         """Layouts whose schedule has no bound of its own here, so that their relaxations bound them."""
         return np.asarray(self.shape[:, 0] == OTHER)
 
-    def relax(self, rows: np.ndarray, target_s: float | None, stopped: Callable[[], bool] = never) -> np.ndarray:
-        """A better lower bound for each of `rows`, in seconds, from relaxations; infinity where nothing fits.
-
-        Parameters
-        ----------
-        target_s
-            See `RelaxationBounds.raise_bounds`.
-        """
+    def postpone(
+        self, rows: np.ndarray, waiting: RelaxationBounds, target_s: float, stopped: Callable[[], bool] = never
+    ) -> tuple[int, int]:
+        """Put layouts among those waiting, with bounds from relaxations; see `RelaxationBounds.add`."""
         columns = self.columns
         sizes = np.stack([columns[name][rows] for name in ("schedule", "pp", "vpp", "num_microbatches")], axis=1)
         distinct, class_of = np.unique(sizes, axis=0, return_inverse=True)
@@ -226,11 +221,12 @@ class Batch:
             for schedule, pp, vpp, m in distinct.tolist()
         ]
         costs = self._relaxation_costs(rows, target_s)
-        bounds = self.bounds_s[rows] - self.barrier_s[rows]
-        raised = self.candidates.relaxations.raise_bounds(keys, class_of.ravel(), costs, bounds, target_s, stopped)
-        return np.asarray(raised * (1 - SLACK) + self.barrier_s[rows])
+        bounds = self.bounds_s[rows] * (1 - SLACK)
+        return waiting.add(
+            keys, class_of.ravel(), costs, bounds, lambda row: self.layout(int(rows[row])), target_s, stopped
+        )
 
-    def _relaxation_costs(self, rows: np.ndarray, target_s: float | None) -> RelaxationCosts:
+    def _relaxation_costs(self, rows: np.ndarray, target_s: float) -> RelaxationCosts:
         """The unrounded costs of some layouts as relaxations need them."""
         costs, n = self.costs, len(rows)
 
@@ -267,14 +263,14 @@ class Batch:
         mirrored = np.array([name in MIRRORED for name in SCHEDULES])[self.columns["schedule"][rows]]
         least = self.cost[rows][:, present].min(axis=(1, 2)) * passes / (1 + mirrored)
         most = np.minimum(counts.sum() * (1 + mirrored), room / np.maximum(1.0, kinds[:, present, 0].min(axis=1)))
-        if target_s is not None:
-            most = np.minimum(most, target_s / least)
+        most = np.minimum(most, target_s / least)
         bracket, lows = brackets_of(strategies[:, present, :, 4].reshape(n, -1))
         brackets = np.zeros((n, len(counts), width), np.int64)
         brackets[:, present] = bracket.reshape(n, len(present), width)
+        buffer = self.buffers[rows][:, present].min(axis=1)
         layouts = np.stack(
             (
-                self.table[rows, 2], self.table[rows, 3], room, self.buffers[rows][:, present].min(axis=1),
+                self.barrier_s[rows] + self.table[rows, 2], self.table[rows, 3], room, buffer,
                 of(costs.head.transient_bytes[0]),
             ),
             axis=1,

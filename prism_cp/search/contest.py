@@ -15,6 +15,7 @@ from prism_cp.search.state import SearchState
 
 POLL_S = 0.1
 LARGE_CHAIN = 1_000  # layers
+AHEAD = 4  # contested layouts that are kept ready while others wait
 
 
 class Contest:
@@ -26,9 +27,6 @@ class Contest:
     def run(self) -> None:
         """Solve everything that is contested."""
         state = self.state
-        for bound, layout in state.postponed:  # their problems are built when their turn comes
-            state.contested.append(LayoutOutcome(layout, "open", bound))
-        state.postponed = []
         self._drop_excluded()
         # a large stage problem can keep native code busy past any limit; a process can be ended
         large = len(state.instance.model.chain) > LARGE_CHAIN
@@ -39,11 +37,14 @@ class Contest:
         for outcome in state.contested:
             state.close(outcome, "open", "the search was stopped before it was decided")
         state.contested = []
+        state.leave_open([state.units(seconds) for seconds, _ in state.waiting.all_bounds()])
+        state.waiting.drop(-1.0)
         state.report("stopped" if state.counts["open"] else "done", force=True)
 
     def _drop_excluded(self) -> None:
         """Close what an improved incumbent has decided; sort the rest by bound."""
         state = self.state
+        self._admit()
         kept = []
         for outcome in state.contested:
             if state.excludes(outcome.lower_bound):
@@ -51,6 +52,19 @@ class Contest:
             else:
                 kept.append(outcome)
         state.contested = sorted(kept, key=lambda outcome: outcome.lower_bound)
+
+    def _admit(self) -> None:
+        """Let in waiting layouts until the least contested one is below all others; problems are built later."""
+        state = self.state
+        while not state.stopped():
+            state.drop_waiting()
+            found = state.waiting.least(state.target_s, state.stopped)
+            least = min((outcome.lower_bound for outcome in state.contested), default=None)
+            if found is None or (least is not None and least <= state.units(found[0]) and len(state.contested) > AHEAD):
+                break
+            state.waiting.take(found[1])
+            state.contested.append(LayoutOutcome(found[1], "open", state.units(found[0])))
+        state.drop_waiting()
 
     def _limit(self, outcome: LayoutOutcome) -> int | None:
         assert outcome.problem is not None

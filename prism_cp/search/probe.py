@@ -1,4 +1,4 @@
-"""Early plans for postponed layouts: the more of them are known, the fewer layouts have to be decided."""
+"""Early plans for waiting layouts: the better the incumbent, the fewer layouts have to be decided."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from prism_cp.search.state import SearchState
 
 PROBE_NODES = 100_000  # of the engine's walks; enough for plans, far from a proof
 PROMISING = 0.99  # a layout is probed when its bound is below this share of the incumbent
-MOST_PROBES = 3  # at a time
+MOST_PROBES = 4  # at a time
+MOST_PIECES = 4  # of a rank
 
 
 def probe(state: SearchState, cost_model: CostModel, probed: set[Layout]) -> None:
-    """Look for plans of the postponed layouts of least bound, until one more cannot help much.
+    """Look for plans of the waiting layouts of least bound, until one more cannot help much.
 
     Parameters
     ----------
     probed
         Layouts probed before; gains those probed now.
     """
-    state.drop_postponed()
+    state.drop_waiting()
     for _ in range(MOST_PROBES):
-        fresh = [entry for entry in state.postponed if entry[1] not in probed]
-        if not fresh or state.stopped():
+        limit = state.target_s if state.objective is None else PROMISING * state.target_s
+        found = state.waiting.least(limit, state.stopped)
+        state.drop_waiting()
+        if found is None or found[1] in probed or state.stopped():
             return
-        bound, layout = min(fresh, key=lambda entry: entry[0])
-        if state.objective is not None and bound > PROMISING * state.objective:
-            return
+        seconds, layout = found
         probed.add(layout)
-        _probe_one(state, cost_model, bound, layout)
-        state.drop_postponed()
+        _probe_one(state, cost_model, state.units(seconds), layout)
+        state.drop_waiting()
 
 
 def _probe_one(state: SearchState, cost_model: CostModel, bound: int, layout: Layout) -> None:
     problem = build_stage_problem(state.instance, layout, cost_model)
-    if not engine.applicable(problem):
+    if layout.vpp > MOST_PIECES or not engine.applicable(problem):
         return
     state.report()
-    upper = None if state.target is None else state.target - problem.barrier
     limit = state.options.time_limit_s
     found = engine.solve_with_engine(
         problem,
         bound - problem.barrier,
-        upper,
+        None if state.target is None else state.target - problem.barrier,
         deadline=None if limit is None else state.started + limit,
         node_limit=PROBE_NODES,
         stop=state.stop,
         seed=state.options.seed,
     )
-    state.postponed = [entry for entry in state.postponed if entry[1] != layout]
+    state.waiting.take(layout)
     best = None if found.pipeline_time is None else found.pipeline_time + problem.barrier
     lower = max(bound, found.lower_bound + problem.barrier)
     outcome = LayoutOutcome(layout, "open", lower, best, "", problem, found.assignment, found.cuts)

@@ -15,18 +15,20 @@ proof: the result is `proved` exactly when the integer bound over all layouts eq
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from prism_cp.errors import InstanceError
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
 from prism_cp.integer_tables import CostModel
 from prism_cp.layouts.admissible import AdmissibleLayouts
 from prism_cp.result import SearchResult
-from prism_cp.search.candidates import Batch, Candidates
+from prism_cp.search.candidates import BOUND_CODES, Batch, Candidates
 from prism_cp.search.contest import Contest
 from prism_cp.search.options import Progress, SearchOptions
 from prism_cp.search.probe import probe
@@ -62,45 +64,74 @@ def solve_instance(
         No layout is admissible at all.
     """
     started = time.monotonic()
-    admissible = AdmissibleLayouts(instance)
+    parts = _parts(instance)
     costs = cost_model or CostModel(instance)
-    candidates = Candidates(admissible, costs)
-    state = SearchState(instance, options, admissible.num_layouts, started, progress, stop)
-    state.unexpanded_bound = candidates.bound_of_rest(0)
+    total = sum(part.num_layouts for part in parts)
+    state = SearchState(instance, options, total, started, progress, stop)
+    searches = [Candidates(part, costs) for part in parts]
     for layout, assignment in known:
         state.take_known(layout, assignment, costs)
-    _expand(candidates, state)
+    for number, candidates in enumerate(searches):
+        later = [each.bound_of_rest(0) for each in searches[number + 1 :]]
+        _expand(candidates, state, min((bound for bound in later if bound is not None), default=None))
     Contest(state, costs).run()
     return state.result()
 
 
-def _expand(candidates: Candidates, state: SearchState) -> None:
-    """Expand cells in bound order until the bound of the rest excludes it; open what survives."""
-    position = 0
+def _parts(instance: Instance) -> list[AdmissibleLayouts]:
+    """The admissible layouts of the schedules that have bounds of their own, then those of all others.
+
+    Raises
+    ------
+    InstanceError
+        Neither part has a layout.
+    """
+    names = instance.layout.schedules
+    groups = [tuple(name for name in names if (name in BOUND_CODES) == own) for own in (True, False)]
+    parts = []
+    for group in groups:
+        space = instance.layout.model_copy(update={"schedule": group})
+        if group and len(group) < len(names):
+            with contextlib.suppress(InstanceError):
+                parts.append(AdmissibleLayouts(instance.model_copy(update={"layout": space})))
+    return parts or [AdmissibleLayouts(instance)]
+
+
+def _expand(candidates: Candidates, state: SearchState, later: int | None) -> None:
+    """Expand cells in bound order until the bound of the rest excludes it; open what survives.
+
+    Parameters
+    ----------
+    later
+        Bound of the layouts that other candidates hold, time units.
+    """
+    position, seen = 0, 0
     probed: set[Layout] = set()
     for _, columns, following in candidates.batches():
         rest = candidates.bound_of_rest(position)
         if state.stopped() or (rest is not None and state.excludes(rest)):
             break
-        state.unexpanded_bound = rest
+        state.unexpanded_bound = min((bound for bound in (rest, later) if bound is not None), default=None)
         batch = Batch(candidates, columns)
+        seen += batch.size
         state.seen(batch.size)
         _open_batch(batch, candidates, state)
-        probe(state, candidates.cost_model, probed)
         if position == 0 and state.target is None:  # perhaps nothing fits: most cells tell that without being expanded
             dropped = candidates.drop_hopeless(following)
+            seen += dropped
             state.seen(dropped)
             state.mark_infeasible(dropped)
+        probe(state, candidates.cost_model, probed)
         position = following
-    state.unexpanded_bound = None
-    state.leave_rest(candidates.bound_of_rest(position))
+    state.unexpanded_bound = later
+    state.leave_rest(candidates.bound_of_rest(position), candidates.admissible.num_layouts - seen)
 
 
 def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> None:
     """Filter one batch and quick-solve what the bounds leave, best bound first."""
     bounds = np.floor(batch.bounds_s / candidates.unit_s).astype(np.int64)
     others = batch.others()
-    _relax(batch, np.flatnonzero(others), bounds, candidates, state)
+    _postpone(batch, np.flatnonzero(others), bounds, state)
     rows = np.flatnonzero(~others)
     tightened = False
     while len(rows):
@@ -130,28 +161,12 @@ def _open_batch(batch: Batch, candidates: Candidates, state: SearchState) -> Non
             return
 
 
-def _relax(batch: Batch, rows: np.ndarray, bounds: np.ndarray, candidates: Candidates, state: SearchState) -> None:
-    """Bound layouts of other schedules by their relaxations and postpone what is left."""
-    if not len(rows):
-        return
-    if state.stopped():
-        state.leave_open(bounds[rows].tolist())
-        return
-    target = state.target
+def _postpone(batch: Batch, rows: np.ndarray, bounds: np.ndarray, state: SearchState) -> None:
+    """Bound layouts of other schedules by their relaxations; what is left waits."""
     alive = ~state.excluded(bounds[rows])
     state.prune(int((~alive).sum()))
     rows = rows[alive]
-    if not len(rows):
-        return
-    raised = batch.relax(rows, None if target is None else (target + 1) * candidates.unit_s, state.stopped)
-    fits = np.isfinite(raised)
-    if target is None:
-        state.mark_infeasible(int((~fits).sum()))
-    else:
-        state.prune(int((~fits).sum()))
-    rows, raised = rows[fits], np.floor(raised[fits] / candidates.unit_s).astype(np.int64)
-    for row, bound in zip(rows.tolist(), raised.tolist(), strict=True):
-        if state.excludes(bound):
-            state.prune(1)
-        else:
-            state.postpone(bound, batch.layout(row))
+    if state.stopped():
+        state.leave_open(bounds[rows].tolist())
+    elif len(rows):
+        state.count_left_out(*batch.postpone(rows, state.waiting, state.target_s, state.stopped))

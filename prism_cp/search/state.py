@@ -14,6 +14,7 @@ from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.partition import applicable, partition_bound
+from prism_cp.relaxation import RelaxationBounds
 from prism_cp.result import Ending, LayoutOutcome, SearchResult, SearchStatistics, Status
 from prism_cp.search.candidates import Batch
 from prism_cp.search.options import Progress, SearchOptions
@@ -42,7 +43,7 @@ class SearchState:
         self.contested: list[LayoutOutcome] = []
         self.being_solved: list[LayoutOutcome] = []  # taken out of `contested`, not closed yet
         self.closed: list[LayoutOutcome] = []  # endings worth telling about, with their numbers
-        self.postponed: list[tuple[int, Layout]] = []  # bound and layout of what only the engine can decide
+        self.waiting = RelaxationBounds(instance.layout.allow_empty_middle_stages)
         self.counts: dict[Ending, int] = {"pruned": 0, "no_better": 0, "solved": 0, "infeasible": 0, "open": 0}
         self.open_bounds: list[int] = []
         self.layouts_seen = 0
@@ -104,9 +105,8 @@ class SearchState:
         self.counts["open"] += len(bounds)
         self.open_bounds += bounds
 
-    def leave_rest(self, bound: int | None) -> None:
-        """Cells that were never expanded: pruned when their bound excludes them, open otherwise."""
-        rest = self.layouts_total - self.layouts_seen
+    def leave_rest(self, bound: int | None, rest: int) -> None:
+        """`rest` layouts of cells never expanded: pruned when their bound excludes them, open otherwise."""
         if not rest or bound is None:
             return
         if self.excludes(bound):
@@ -135,15 +135,23 @@ class SearchState:
             return
         self.improve(LayoutOutcome(layout, "open", 0, value, "", problem, assignment))
 
-    def postpone(self, bound: int, layout: Layout) -> None:
-        """A layout that no bound excludes and that takes long to decide."""
-        self.postponed.append((bound, layout))
+    @property
+    def target_s(self) -> float:
+        """A bound in seconds beyond this one excludes a layout."""
+        return math.inf if self.target is None else (self.target + 1) * self.instance.time_unit_s
 
-    def drop_postponed(self) -> None:
-        """Count as pruned what an improved incumbent excludes."""
-        kept = [entry for entry in self.postponed if not self.excludes(entry[0])]
-        self.prune(len(self.postponed) - len(kept))
-        self.postponed = kept
+    def units(self, seconds: float) -> int:
+        """A bound in time units, rounded down."""
+        return math.floor(seconds / self.instance.time_unit_s)
+
+    def drop_waiting(self) -> None:
+        """Count what an improved incumbent or a better bound excludes."""
+        self.count_left_out(*self.waiting.drop(self.target_s))
+
+    def count_left_out(self, beyond: int, hopeless: int) -> None:
+        """Layouts beyond the target, and layouts in which nothing fits."""
+        self.prune(beyond)
+        self.mark_infeasible(hopeless)
 
     def open_layout(self, batch: Batch, row: int, bound: int) -> None:
         """Build the stage problem, bound it by the partition walk and try the plan found there.
@@ -223,7 +231,9 @@ class SearchState:
         """Proven lower bound over all layouts; None when every layout is infeasible."""
         undecided = [*self.contested, *self.being_solved]
         bounds = list(self.open_bounds) + [outcome.lower_bound for outcome in undecided]
-        bounds += [bound for bound, _ in self.postponed]
+        waiting = self.waiting.least_bound()
+        if waiting is not None:
+            bounds.append(self.units(waiting))
         if self.objective is not None:
             target = self.target
             assert target is not None
