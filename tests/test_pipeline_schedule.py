@@ -43,7 +43,7 @@ def instance(experts: bool = True, **changes: Any) -> Instance:
             "layers": [{"kind": "a", "count": 6}],
         },
         "cluster": {"like": "h100", "num_devices": 4},
-        "profile": {"like": "megatron", "host_launch_floor_s": 0.0, "moe_host_sync_s": 0.0, **changes.pop("profile", {})},
+        "profile": {"like": "megatron", "full_cuda_graphs": True, **changes.pop("profile", {})},
         "job": {"gbs": 16, "seq_len": 2048, **changes.pop("job", {})},
         "layout": {"schedule": list(SCHEDULES), **changes.pop("layout", {})},
         **changes,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
 from prism_cp.cp.solve import solve_stage_problem
-from prism_cp.engine.aggregate import weighted_sum
+from prism_cp.engine.aggregate import LARGEST_WEIGHT, weighted_sum
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries, critical_path, simulate_points
 from prism_cp.engine.limits import Limits
@@ -29,6 +29,8 @@ Float64 = NDArray[np.float64]
 MOST_SETS = 3_000  # sets of points looked at per complete choice before it is handed on
 MOST_SEPARATIONS = 12  # paths learnt from mixtures per set
 MOST_NODES = 100_000  # combinations of a set's points looked at before the set is split
+REFINED_TRIALS = 60_000  # strategy combinations looked at per item of a complete choice of outlined items
+HAND_ON_LIMIT = 2.0  # deterministic time of the stage model for one of those
 MOST_PATHS = 100  # paths learnt from combinations per set
 
 Offer = Callable[[Assignment], int]  # takes note of a plan that fits, returns its pipeline time
@@ -41,6 +43,10 @@ class Completer:
     ----------
     undecided : bool
         Whether some choice could not be decided.
+    open_bound : int
+        No plan of such choices takes less time.
+    hand_on_limit, refined_hand_on : float or None
+        Deterministic time of the stage model per choice, and per choice of outlined items.
     """
 
     def __init__(
@@ -57,6 +63,9 @@ class Completer:
         self.offer, self.learn, self.add_rows = offer, learn, add_rows
         self.longest = longest_possible(tables.problem)
         self.undecided = False
+        self.open_bound = self.longest + 1
+        self.hand_on_limit: float | None = None
+        self.refined_hand_on = HAND_ON_LIMIT
         self._kept: dict[tuple[int, int], tuple[Int64 | None, Int64 | None]] = {}
 
     def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None = None) -> None:
@@ -68,6 +77,9 @@ class Completer:
             Give up after that many sets of points; by default the stage model has the last word then.
         """
         tables = self.tables
+        if any(items.outline is not None for items in tables.items):
+            self._refine(chosen, target, limits, most_sets)
+            return
         groups = range(len(tables.items))
         local = [number - int(tables.start[g]) for g, number in enumerate(chosen)]
         points = [int(tables.items[g].best[local[g]]) for g in groups]
@@ -85,6 +97,56 @@ class Completer:
             decided = self._search(chosen, local, target, limits, most_sets or MOST_SETS)
         if not decided and most_sets is None:
             self._hand_on(chosen, target, limits)
+
+    def _refine(self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None) -> None:
+        """Decide a complete choice of outlined items: their points are made now, as few as the target leaves."""
+        tables = self.tables
+        plain = [x for x, row in enumerate(tables.rows) if row.scale <= LARGEST_WEIGHT]
+        made = []
+        for g, number in enumerate(chosen):
+            items = tables.items[g]
+            local = number - int(tables.start[g])
+            limit = self._work_limit(chosen, g, target)
+            one = items.choice[local : local + 1]
+            exact = self.maker.make(items.group, limit, one, most_trials=REFINED_TRIALS)
+            if not len(exact.choice):
+                return
+            made.append(exact)
+        exact_tables = Tables(tables.problem, tables.chain, made)
+        exact_tables.add([tables.rows[x] for x in plain])
+        worth = exact_tables.worth[:, : len(plain)].sum(axis=0) + exact_tables.constants
+        if np.any(worth > exact_tables.scales * target):
+            return
+        known = dict.fromkeys(self.known)
+
+        def learn(path: PathCut) -> bool:
+            if path in known:
+                return False
+            known[path] = None
+            exact_tables.add([row_of(path, tables.problem.p2p)])
+            self.learn(path)
+            return True
+
+        inner = Completer(self.maker, exact_tables, known, self.paths, self.offer, learn, self.add_rows)
+        inner.hand_on_limit = self.refined_hand_on
+        inner.complete(range(len(made)), target, limits, most_sets)
+        self.undecided |= inner.undecided
+        self.open_bound = min(self.open_bound, inner.open_bound)
+
+    def _work_limit(self, chosen: Sequence[int], g: int, target: int) -> int:
+        """Most work of the ranks of group g beside the other groups' items chosen, from cuts that count it."""
+        tables = self.tables
+        group = tables.items[g].group
+        executed = self.maker.executed[list(group.stages)]
+        limit = target
+        for x, row in enumerate(tables.rows):
+            own = row.times[list(group.stages)]
+            if row.scale == 1 and len(group.ranks) == 1 and np.all(own >= executed[:, None]):
+                rank = group.ranks[0]
+                if row.head[rank] >= 1 and row.tail[rank] >= 1:
+                    others = sum(int(tables.worth[n, x]) for h, n in enumerate(chosen) if h != g)
+                    limit = min(limit, target - row.constant - others)
+        return limit
 
     def _search(self, chosen: Sequence[int], local: list[int], target: int, limits: Limits, most: int) -> bool:
         """Branch and bound over sets of points, at most `most` of them; whether the choice is decided."""
@@ -201,9 +263,11 @@ class Completer:
             upper_bound=target,
             cuts=[*self.known, *self.paths.known],
             time_limit_s=limits.remaining_s(),
+            deterministic_limit=self.hand_on_limit,
             stop=limits.stop,
         )
         if solution.assignment is not None:
             self.offer(solution.assignment)
         if solution.status not in ("optimal", "no_better", "infeasible"):
             self.undecided = True
+            self.open_bound = min(self.open_bound, solution.bound)

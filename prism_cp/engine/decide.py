@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
-from prism_cp.engine.aggregate import weighted_sum
 from prism_cp.engine.complete import Completer, Offer
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import critical_path
 from prism_cp.engine.limits import Limits
-from prism_cp.engine.mixture import Weighing, mean_times, weigh_prefix, whole_multiples
+from prism_cp.engine.mixture import Weigher, Weighing
 from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import Row, Tables, row_of
 from prism_cp.engine.walk import EXHAUSTED, LEAF, NODE_LIMIT, walk
@@ -38,6 +37,8 @@ class Decision:
     ----------
     learnt : list of PathCut
         Critical paths that were added to the tables.
+    bound : int
+        Proven for all plans, when the walk was exhausted but some choices are undecided.
     sums : list of Row
         Weighted sums that refuted partial choices; they were added to the tables too.
     """
@@ -48,9 +49,11 @@ class Decision:
         self.tables, self.known = tables, known
         self.learnt: list[PathCut] = []
         self.sums: list[Row] = []
+        self.bound = 0
         self._weights: Float64 | None = None
         self._refuted = 1  # length of the partial choice that was refuted last
-        self._longest = longest_possible(tables.problem)
+        self._weigher = Weigher(tables, longest_possible(tables.problem))
+        self._outlined = any(items.outline is not None for items in tables.items)
         self.completer = Completer(maker, tables, known, paths, offer, self.learn, self.add_rows)
         chain, groups = tables.chain, len(tables.items)
         columns = tables.after.shape[2]
@@ -100,40 +103,65 @@ class Decision:
             if state == NODE_LIMIT:
                 self._weigh(target, limits)
             if state == EXHAUSTED:
-                return None if self.completer.undecided else False
+                if not self.completer.undecided:
+                    return False
+                self.bound = min(target + 1, self.completer.open_bound)
+                return None
             if state == LEAF:
-                self.completer.complete(self._chosen.tolist(), target, limits)
+                if not self._outlined or not self._weigh_leaf(target, limits):
+                    self.completer.complete(self._chosen.tolist(), target, limits)
                 self._depth = len(tables.items) - 1
             if limits.reached():
                 return None
 
     def _weigh(self, target: int, limits: Limits) -> None:
         """Refute the partial choice that is being looked into, as short as possible, by a weighted sum of cuts."""
-        tables = self.tables
         for length in range(max(1, self._refuted - 1), self._depth + 1):
             weighing = self._weighing(length, target)
+            if weighing is not None and weighing.refuted:
+                self._take(weighing, length)
+                return
             if limits.reached():
                 return
-            if weighing is None or weighing.bound <= 1.0:
-                continue
-            self._weights, self._refuted = weighing.weights, length
-            whole = whole_multiples(tables, weighing.weights, self._longest)
-            if whole is not None:
-                self.sums.append(weighted_sum(tables.rows, whole))
-                self.add_rows(self.sums[-1:])
-            return
         self._refuted = self._depth
+
+    def _weigh_leaf(self, target: int, limits: Limits) -> bool:
+        """Refute a complete choice, and then shorter ones by bisection; whether it was refuted."""
+        low, high = 0, len(self.tables.items)
+        refuting = self._weighing(high, target)
+        if refuting is None or not refuting.refuted:
+            return refuting is None
+        self._weights = refuting.weights
+        while high - low > 1 and not limits.reached():
+            middle = (low + high) // 2
+            weighing = self._weighing(middle, target)
+            if weighing is not None and weighing.refuted:
+                refuting, high = weighing, middle
+            else:
+                low = middle
+        self._take(refuting, high)
+        return True
+
+    def _take(self, weighing: Weighing, length: int) -> None:
+        """Add the sum that refutes the first `length` items."""
+        self._weights, self._refuted = weighing.weights, length
+        assert weighing.row is not None
+        self.sums.append(weighing.row)
+        self.add_rows(self.sums[-1:])
 
     def _weighing(self, length: int, target: int) -> Weighing | None:
         """The best weights for the first items chosen, among the paths known and those that mixtures have missed."""
+        problem, prefix = self.tables.problem, self._chosen[:length].tolist()
+        tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
         for _ in range(SEPARATIONS):
-            weighing = weigh_prefix(self.tables, self._chosen[:length].tolist(), target, self._weights)
-            if weighing is None or weighing.bound > 1.0 or not weighing.shares.any():
+            weighing = self._weigher.weigh(prefix, target, self._weights)
+            if weighing is None or weighing.refuted or weighing.mixture is None:
                 return weighing
-            value, path = critical_path(self.tables.problem, *mean_times(self.tables, weighing))
+            times = np.rint(weighing.mixture).astype(np.int64)
+            value, path = critical_path(problem, times, np.zeros_like(tail), tail)
             if value <= target or not self.learn(path):
                 return weighing
-        return weigh_prefix(self.tables, self._chosen[:length].tolist(), target, self._weights)
+        return self._weigher.weigh(prefix, target, self._weights)
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
-from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, Choices, Points
+from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, TRANSIENT, Choices, Points
+from prism_cp.engine.greedy import greedy_picks
 from prism_cp.engine.limits import Limits, SearchStopped
+from prism_cp.engine.outline import Outline, fullest_rows, make_outline
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.pipeline import live_vectors
 from prism_cp.pipeline.program import Program, get_program
@@ -66,6 +68,9 @@ class Items:
     pick: Int64
     best: Int64
     vague: NDArray[np.bool_]  # [items] points merged into lower bounds
+    outline: Outline | None = None  # bounds more than the points do
+    full_rows: Int64 | None = None  # [items, MOST_ROWS], see `outline`
+    excess: Int64 | None = None  # of these rows with the fastest points
 
     def select(self, keep: NDArray[np.bool_]) -> Items:
         """Only some of the items."""
@@ -76,6 +81,7 @@ class Items:
         return Items(
             self.group, self.choice[keep], self.base[keep], first, self.extra[points], self.credit[points],
             self.most_hidden[keep], self.head[keep], self.reduce[keep], self.pick[points], best, self.vague[keep],
+            self.outline, *(None if each is None else each[keep] for each in (self.full_rows, self.excess)),
         )  # fmt: skip
 
 
@@ -118,50 +124,65 @@ class ItemMaker:
         """Distinct tables the piece's virtual stages are costed with."""
         return tuple(sorted({stage.table for stage in self.problem.virtual_stages if stage.piece == piece}))
 
-    def coarse(self, group: Group, limit: int) -> Items:
+    def coarse(self, group: Group, limit: int, wanted: Int64 | None = None) -> Items:
         """Items whose ranks' own work stays within `limit` time units, every piece as fast as it could be alone.
 
-        Lower bounds of what `make` gives, in a fraction of its time.
+        Lower bounds of what `make` gives, in a fraction of its time. Where a strategy changes nothing but the
+        input-gradient time of one stage, outlines say what memory costs beyond that.
         """
-        choice, _, head, reduce = self._combinations(group, limit)
+        choice, budget, head, reduce = self._wanted(group, limit, wanted)
         values, _, offset, most, setting = self._prepared(group, choice)
         least = np.full((*offset.shape[:2], *values.shape[1:]), np.int64(1) << 40)
         for k in range(offset.shape[0]):
             for local in np.unique(choice[:, k]):
                 least[k, local] = values[offset[k, local, 0] : offset[k, local, 1]].min(axis=0)
         piece, column = setting.piece, setting.column
-        base = least[piece, choice[:, piece], column][:, :, FORWARD:] + setting.ends
+        chosen = least[piece, choice[:, piece], column]
+        base = chosen[:, :, FORWARD:] + setting.ends
         hidden = np.zeros((len(choice), len(piece)), np.int64)
         for s, k in enumerate(piece):
             table = np.array(
                 [most[k].get(local, np.zeros(1 + column.max()))[column[s]] for local in range(least.shape[1])]
             )
             hidden[:, s] = table[choice[:, k]] + setting.hide_ends[s]
+        outline, full = None, (None, None)
+        one_stage_each = len(set(piece.tolist())) == len(piece) and len(group.ranks) == 1
+        if one_stage_each and values.shape[1] == 1 and only_input_grad(values, offset):
+            rows, deferred, transient = self._rows(group)
+            alive = (rows > 0) | (deferred > 0)
+            largest = np.maximum(chosen[:, :, TRANSIENT], transient)  # [items, stages]
+            budget = budget - np.where(alive[None], largest[:, None, :], 0).max(axis=2)
+            outline = make_outline(values, offset, rows, piece)
+            full = fullest_rows(choice, budget, outline.memory, outline.first, outline.live)
         numbers = np.arange(len(choice))
         return Items(
             group, choice, base, np.arange(len(choice) + 1), np.zeros_like(base), hidden, hidden, head, reduce,
-            np.full_like(choice, -1), numbers, np.ones(len(choice), np.bool_),
+            np.full_like(choice, -1), numbers, np.ones(len(choice), np.bool_), outline, *full,
         )  # fmt: skip
 
-    def make(self, group: Group, limit: int, wanted: Int64 | None = None, limits: Limits | None = None) -> Items:
+    def make(
+        self,
+        group: Group,
+        limit: int,
+        wanted: Int64 | None = None,
+        limits: Limits | None = None,
+        most_trials: int | None = None,
+    ) -> Items:
         """Items whose ranks' own work stays within `limit` time units, with all their points.
 
         Parameters
         ----------
         wanted : int64 array [items, pieces]
             Only items with these choices.
+        most_trials
+            Strategy combinations looked at per item before its points are merged.
 
         Raises
         ------
         SearchStopped
             A limit was reached on the way.
         """
-        choice, budget, head, reduce = self._combinations(group, limit, wanted)
-        if wanted is not None:
-            base = max(len(self.chain.pieces[piece]) for piece in group.pieces)
-            weights = np.array([base**k for k in range(choice.shape[1])], np.int64)
-            keep = np.isin(choice @ weights, wanted @ weights)
-            choice, budget, head, reduce = choice[keep], budget[keep], head[keep], reduce[keep]
+        choice, budget, head, reduce = self._wanted(group, limit, wanted)
         values, credit, offset, most, setting = self._prepared(group, choice)
         piece, column = setting.piece, setting.column
         rows, deferred, transient = self._rows(group)
@@ -179,7 +200,7 @@ class ItemMaker:
                 raise SearchStopped
             points = item_points(
                 choice[i], budget[i], limit - head[i] - bucket, values, offset, piece, column, setting.rank, rows,
-                alive, transient, executed, setting.ends, single, room,
+                alive, transient, executed, setting.ends, single, room, most_trials,
             )  # fmt: skip
             if points is None:
                 continue
@@ -193,6 +214,58 @@ class ItemMaker:
                 hidden = credit[picked, column] + setting.hide_ends
             parts.append((times, picks, hidden, highest, vague, picks[-1, 0] >= 0))
         return _join(group, choice[keep_items], head[keep_items], reduce[keep_items], parts)
+
+    def sketch(self, group: Group, limit: int, wanted: Int64 | None = None) -> Items:
+        """Items as `make` gives them, each with one point only: strategies that fit, found by greed.
+
+        Good enough to look for plans, in a fraction of the time; they bound nothing.
+        """
+        choice, budget, head, reduce = self._wanted(group, limit, wanted)
+        values, credit, offset, _, setting = self._prepared(group, choice)
+        piece, column = setting.piece, setting.column
+        rows, deferred, transient = self._rows(group)
+        alive = (rows > 0) | (deferred > 0)
+        executed = self.executed[list(group.stages)]
+        picks = greedy_picks(choice, budget, values, offset, piece, column, rows, alive, transient, executed)
+        keep = picks[:, 0] >= 0
+        choice, picks = choice[keep], picks[keep]
+        point = offset[piece, choice[:, piece], 0] + picks[:, piece]
+        times = values[point, column, FORWARD:] + setting.ends
+        hidden = credit[point, column] + setting.hide_ends
+        numbers = np.arange(len(choice))
+        return Items(
+            group, choice, times, np.arange(len(choice) + 1), np.zeros_like(times), hidden, hidden, head[keep],
+            reduce[keep], picks, numbers, np.zeros(len(choice), np.bool_),
+        )  # fmt: skip
+
+    def outlined(self, group: Group, limit: int, wanted: Int64) -> Items | None:
+        """Items bounded by outlines, with a greedy point each to make plans of; None where outlines do not apply."""
+        bounds, plans = self.coarse(group, limit, wanted), self.sketch(group, limit, wanted)
+        if bounds.outline is None:
+            return None
+        base = max(len(self.chain.pieces[piece]) for piece in group.pieces)
+        weights = np.array([base**k for k in range(bounds.choice.shape[1])], np.int64)
+        real = np.isin(bounds.choice @ weights, plans.choice @ weights)  # both are in the same order
+        counts = 1 + real
+        first = np.append(0, np.cumsum(counts))
+        item = np.repeat(np.arange(len(real)), counts)
+        extra, pick = np.zeros((first[-1], *bounds.base.shape[1:]), np.int64), bounds.pick[item]
+        extra[first[:-1][real] + 1] = plans.base - bounds.base[real]
+        pick[first[:-1][real] + 1] = plans.pick
+        return Items(
+            group, bounds.choice, bounds.base, first, extra, bounds.credit[item], bounds.most_hidden, bounds.head,
+            bounds.reduce, pick, first[1:] - 1, bounds.vague, bounds.outline, bounds.full_rows, bounds.excess,
+        )  # fmt: skip
+
+    def _wanted(self, group: Group, limit: int, wanted: Int64 | None) -> tuple[Int64, Int64, Int64, Int64]:
+        """What `_combinations` gives, of the wanted items only."""
+        choice, budget, head, reduce = self._combinations(group, limit, wanted)
+        if wanted is None:
+            return choice, budget, head, reduce
+        base = max(len(self.chain.pieces[piece]) for piece in group.pieces)
+        weights = np.array([base**k for k in range(choice.shape[1])], np.int64)
+        keep = np.isin(choice @ weights, wanted @ weights)
+        return choice[keep], budget[keep], head[keep], reduce[keep]
 
     def _prepared(self, group: Group, choice: Int64) -> tuple[Int64, Int64, Int64, list[dict[int, Int64]], _Setting]:
         """Stacked points of the compositions in `choice` (see `_stack`) and what is fixed about the group's stages."""

@@ -1,6 +1,6 @@
-"""Engine room: the best weighted sum of cuts for a partial choice of items.
+"""Engine room: the best weighted sum of paths for a partial choice of items.
 
-Single cuts refute a partial choice late, because each of them may complete it in its own way. A weighted sum of cuts
+Single paths refute a partial choice late, because each of them may complete it in its own way. A weighted sum of paths
 must be exceeded by one completion. The weights with the greatest least completion are found by cutting planes: the
 completion that is cheapest under the current weights, a shortest path through groups and layers left, becomes a row of
 a small linear program over the weights. Its answer only proposes weights; rounded to integers they make a cut that
@@ -17,19 +17,19 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from prism_cp.engine.aggregate import LARGEST_WEIGHT, LEAST_WEIGHT
-from prism_cp.engine.tables import LARGEST_VALUE, Tables
+from prism_cp.engine.aggregate import LARGEST_WEIGHT, LEAST_WEIGHT, weighted_sum
+from prism_cp.engine.outline import outline_point
+from prism_cp.engine.tables import LARGEST_VALUE, Row, Tables
 from prism_cp.silent_highs import SilentHighs
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
-LARGEST_SCALE = 1 << 18  # of cuts that are weighed; sums of sums would leave too few digits for the weights
-TOTAL_SCALE = 1 << 26  # of a sum with other sums among its terms; `LARGEST_WEIGHT` of a sum of paths
+PATH_SCALE = 64  # of paths at most; sums of them would leave too few digits for the weights
 MOST_ROUNDS = 150  # programs per partial choice
 CLOSE = 2e-6  # relative gap at which the weights count as the best ones
 NEW_WEIGHT = 0.6  # share of the program's answer in the weights tried next, the rest are the best weights so far
-UNREACHABLE = 1e300
+UNREACHABLE = 1 << 61
 
 
 @dataclass(frozen=True)
@@ -38,163 +38,180 @@ class Weighing:
 
     Attributes
     ----------
-    bound : float
-        Least weighted completion under the best weights, where a plan at the target time has 1; not exact.
+    refuted : bool
+        No completion stays within the target: `row` says so in integers.
+    row : Row or None
+        The sum under the best weights; None where the weights would be too coarse.
     weights : float64 array [cuts]
-        Sum 1, of cuts divided by their scales. Cuts with a large scale have none.
-    completions : list of int64 arrays [groups]
-        One item per group each, the partial choice's included.
-    shares : float64 array [completions]
-        Of the mixture that no weights tell from a plan.
+        Sum 1, of paths divided by their scales.
+    mixture : float64 array [virtual stages, 3] or None
+        Times of a mixture of completions that no weights tell from a plan within the target.
     """
 
-    bound: float
+    refuted: bool
+    row: Row | None
     weights: Float64
-    completions: list[Int64]
-    shares: Float64
+    mixture: Float64 | None
 
 
-def weigh_prefix(tables: Tables, prefix: Sequence[int], target: int, first: Float64 | None = None) -> Weighing | None:
-    """Weights under which every completion of the first groups' items takes as long as possible.
+class Weigher:
+    """Weighs the paths of some tables, which may grow."""
 
-    Ends early once they refute the target, or once no weights can. None: nothing completes the prefix.
+    def __init__(self, tables: Tables, longest: int) -> None:
+        self.tables, self._longest = tables, longest
+        self._seen = 0
+        self._plain: list[int] = []  # cuts that are paths
+        stages, ranks = len(tables.problem.virtual_stages), len(tables.problem.ranks)
+        self._times, self._heads, self._tails = np.zeros((0, stages * 3)), np.zeros((0, ranks)), np.zeros((0, ranks))
 
-    Parameters
-    ----------
-    prefix
-        Items of the first groups, numbered over all groups.
-    first
-        Weights to begin with, of the first cuts.
-    """
-    columns = len(tables.rows)
-    unit = tables.scales[:columns] * float(target)
-    weighed = np.flatnonzero(tables.scales[:columns] <= LARGEST_SCALE)
-    state = tables.chain.num_states - 1
-    for g, item in enumerate(prefix):
-        state = int(tables.down[tables.delta_start[g] + tables.item_delta[item], state])
-    level = (tables.constants + tables.worth[list(prefix), :columns].sum(axis=0)) / unit
-    weights = np.zeros(columns)
-    if first is None or not first.any():
-        rest = level + (tables.after[len(prefix), state, :columns] - tables.constants) / unit
-        weights[int(weighed[np.argmax(rest[weighed])])] = 1.0
-    else:
-        weights[: len(first)] = first / first.sum()
-    completions: list[Int64] = []
-    best, best_weights = -np.inf, weights
-    groups = len(tables.items)
-    picked = np.zeros(groups, np.int64)
-    picked[: len(prefix)] = prefix
-    infinity = highspy.kHighsInf
-    none = np.zeros(0, np.int32), np.zeros(0)
-    every = np.arange(len(weighed) + 1, dtype=np.int32)
-    highs = SilentHighs()
-    for _ in weighed:
-        highs.addCol(0.0, 0.0, infinity, 0, *none)
-    highs.addCol(-1.0, -infinity, 10.0, 0, *none)
-    highs.addRow(1.0, 1.0, len(weighed), every[:-1], np.ones(len(weighed)))
-    for _ in range(MOST_ROUNDS):
-        used = np.flatnonzero(weights > 0)
-        value = cheapest_completion(
-            len(prefix), state, used, weights[used] / unit[used], tables.worth, tables.start, tables.delta_start,
-            tables.delta_item, tables.down, picked,
-        )  # fmt: skip
-        if value >= UNREACHABLE:
+    def weigh(
+        self, prefix: Sequence[int], target: int, first: Float64 | None = None, to_the_end: bool = False
+    ) -> Weighing | None:
+        """Weights under which every completion of the first groups' items takes as long as possible.
+
+        Ends early once they refute the target, or once no weights can. None: nothing completes the prefix.
+
+        Parameters
+        ----------
+        prefix
+            Items of the first groups, numbered over all groups.
+        first
+            Weights to begin with, of the first cuts.
+        to_the_end
+            Look for the best weights even where the target cannot be refuted.
+        """
+        tables = self.tables
+        self._extend()
+        plain = np.array(self._plain)
+        unit = tables.scales[plain] * float(target)
+        state = tables.chain.num_states - 1
+        for g, item in enumerate(prefix):
+            state = int(tables.down[tables.delta_start[g] + tables.item_delta[item], state])
+        weights = np.zeros(len(plain))
+        if first is None or not first.any():
+            worth = tables.worth[list(prefix)][:, plain].sum(axis=0) + tables.after[len(prefix), state, plain]
+            weights[int(np.argmax(worth / unit))] = 1.0
+        else:
+            weights[: len(first)] = first / first.sum()
+        picked = np.zeros(len(tables.items), np.int64)
+        picked[: len(prefix)] = prefix
+        found: list[Float64] = []
+        best, best_weights, best_row = -np.inf, weights, None
+        highs = SilentHighs()
+        infinity, none = highspy.kHighsInf, (np.zeros(0, np.int32), np.zeros(0))
+        every = np.arange(len(plain) + 1, dtype=np.int32)
+        for _ in plain:
+            highs.addCol(0.0, 0.0, infinity, 0, *none)
+        highs.addCol(-1.0, -infinity, 10.0, 0, *none)
+        highs.addRow(1.0, 1.0, len(plain), every[:-1], np.ones(len(plain)))
+        answer = np.zeros(len(plain) + 1)
+        for _ in range(MOST_ROUNDS):
+            row = self._sum(weights)
+            if row is None:
+                break
+            price = tables.price(row, prefix)
+            value = cheapest_completion(
+                len(prefix), state, price, tables.start, tables.delta_start, tables.delta_item, tables.down, picked
+            )
+            if value >= UNREACHABLE:
+                return None
+            value += int(price[list(prefix)].sum()) + row.constant
+            if value > best * row.scale * target or best_row is None:
+                best, best_weights, best_row = value / (row.scale * target), weights, row
+            if value > row.scale * target:
+                return Weighing(True, row, weights, None)
+            times, level = self._completion(picked, row, plain, unit)
+            found.append(times)
+            highs.addRow(-infinity, 0.0, len(every), every, np.append(-level, 1.0))
+            highs.run()
+            if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+                break
+            answer = np.array(highs.getSolution().col_value)
+            if (answer[-1] <= 1.0 and not to_the_end) or answer[-1] < best + CLOSE:
+                shares = np.maximum(-np.array(highs.getSolution().row_dual[1:]), 0.0)
+                mixture = np.tensordot(shares / max(float(shares.sum()), 1e-9), np.stack(found), 1)
+                return Weighing(False, best_row, best_weights, mixture.reshape(-1, 3))
+            proposed = np.maximum(answer[:-1], 0.0)
+            weights = NEW_WEIGHT * proposed / proposed.sum() + (1 - NEW_WEIGHT) * best_weights
+            weights[weights < 1e-6] = 0.0
+        return Weighing(False, best_row, best_weights, None)
+
+    def _extend(self) -> None:
+        """Take in what the tables have gained."""
+        fresh = [x for x in range(self._seen, len(self.tables.rows)) if self.tables.scales[x] <= PATH_SCALE]
+        self._seen = len(self.tables.rows)
+        if not fresh:
+            return
+        rows = [self.tables.rows[x] for x in fresh]
+        self._plain += fresh
+        self._times = np.vstack([self._times, [row.times.reshape(-1) for row in rows]])
+        self._heads = np.vstack([self._heads, [row.head for row in rows]])
+        self._tails = np.vstack([self._tails, [row.tail for row in rows]])
+
+    def _sum(self, weights: Float64) -> Row | None:
+        """The paths with integer weights; None where these would be too coarse."""
+        scales = self.tables.scales[self._plain]
+        total = min(LARGEST_WEIGHT, LARGEST_VALUE // max(1, self._longest))
+        if total < LEAST_WEIGHT:
             return None
-        completions.append(picked.copy())
-        row = level + tables.worth[picked[len(prefix) :], :columns].sum(axis=0) / unit
-        value = float(row @ weights)
-        if value > best:
-            best, best_weights = value, weights
-        if best > 1.0:
-            break
-        highs.addRow(-infinity, 0.0, len(every), every, np.append(-row[weighed], 1.0))
-        highs.run()
-        if highs.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            break
-        answer = np.array(highs.getSolution().col_value)
-        if answer[-1] <= 1.0 or answer[-1] < best + CLOSE:
-            break
-        proposed = np.zeros(columns)
-        proposed[weighed] = np.maximum(answer[:-1], 0.0)
-        proposed /= proposed.sum()
-        weights = NEW_WEIGHT * proposed + (1 - NEW_WEIGHT) * best_weights
-        weights[weights < 1e-7] = 0.0
-    shares = np.zeros(len(completions))
-    if best <= 1.0:
-        duals = -np.array(highs.getSolution().row_dual[1:])
-        shares[: len(duals)] = np.maximum(duals, 0.0)
-    return Weighing(best, best_weights, completions, shares)
+        used = np.flatnonzero(weights > 0)
+        whole = np.rint(weights[used] / scales[used] * total).astype(np.int64)
+        return weighted_sum([self.tables.rows[self._plain[x]] for x in used], whole) if whole.any() else None
 
-
-def whole_multiples(tables: Tables, weights: Float64, longest: int) -> Int64 | None:
-    """How often every cut is taken, in integers, for weights of cuts divided by their scales; None where too coarse.
-
-    Parameters
-    ----------
-    longest
-        No path is longer than this, time units.
-    """
-    scales = tables.scales[: len(weights)]
-    largest = int(scales[weights > 0].max())
-    total = LARGEST_WEIGHT if largest * LEAST_WEIGHT <= LARGEST_WEIGHT else TOTAL_SCALE
-    total = min(total, LARGEST_VALUE // max(1, longest))
-    if largest * LEAST_WEIGHT > total:
-        return None
-    whole: Int64 = np.rint(weights / scales * total).astype(np.int64)
-    return whole if whole.any() else None
-
-
-def mean_times(tables: Tables, weighing: Weighing) -> tuple[Int64, Int64, Int64]:
-    """Times [virtual stages, 3], heads and tails of the mixture, rounded: where a path that is missing may be."""
-    problem = tables.problem
-    price = np.tensordot(weighing.weights, np.stack([row.times for row in tables.rows[: len(weighing.weights)]]), 1)
-    times = np.zeros((len(problem.virtual_stages), 3))
-    head = np.zeros(len(problem.ranks))
-    tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
-    total = weighing.shares.sum()
-    for picked, share in zip(weighing.completions, weighing.shares / total, strict=True):
-        if share <= 0:
-            continue
+    def _completion(self, picked: Int64, row: Row, plain: Int64, unit: Float64) -> tuple[Float64, Float64]:
+        """Times [virtual stages * 3] of the cheapest points of some items, and what every path says of them."""
+        problem = self.tables.problem
+        times = np.zeros((len(problem.virtual_stages), 3))
+        head, tail = np.zeros(len(problem.ranks)), np.zeros(len(problem.ranks))
         for g, number in enumerate(picked.tolist()):
-            items, item = tables.items[g], number - int(tables.start[g])
-            stages, ranks = list(items.group.stages), list(items.group.ranks)
-            span = slice(int(items.first[item]), int(items.first[item + 1]))
-            point = int(np.argmin((items.extra[span] * price[stages]).sum(axis=(1, 2)))) + span.start
-            times[stages] += share * (items.base[item] + items.extra[point])
-            head[ranks] += share * items.head[item]
-    return np.rint(times).astype(np.int64), np.rint(head).astype(np.int64), tail
+            items, item = self.tables.items[g], number - int(self.tables.start[g])
+            stages = list(items.group.stages)
+            begin, end = int(items.first[item]), int(items.first[item + 1])
+            times[stages] = items.base[item]
+            if items.outline is not None and items.full_rows is not None and items.excess is not None:
+                extra = np.zeros(items.choice.shape[1])
+                full, excess = items.full_rows[item], items.excess[item]
+                outline_point(items.choice[item], full, excess, *items.outline.arrays, row.times[stages], extra)
+                times[np.array(stages)[items.outline.stage], 1] += extra
+            elif end - begin > 1:
+                more = items.extra[begin:end]
+                times[stages] += more[int(np.argmin((more * row.times[stages]).sum(axis=(1, 2))))]
+            for r, rank in enumerate(items.group.ranks):
+                head[rank] = items.head[item, r]
+                hidden = sum(int(items.most_hidden[item, s]) for s, o in enumerate(items.group.rank_of) if o == r)
+                tail[rank] = max(problem.ranks[rank].last_bucket, int(items.reduce[item, r]) - hidden)
+        flat = times.reshape(-1)
+        level = self._times @ flat + self._heads @ head + self._tails @ tail + self.tables.constants[plain]
+        return flat, level / unit
 
 
 @njit(cache=True)
 def cheapest_completion(  # type: ignore[no-untyped-def]
-    depth, state, used, weights, worth, start, delta_start, delta_item, down, picked
+    depth, state, price, start, delta_start, delta_item, down, picked
 ):
-    """Least weighted worth of items for the groups from `depth` on, `state` being left; the items go to `picked`."""
-    unreachable = 1e300
+    """Least price of items for the groups from `depth` on, `state` being left; the items go to `picked`."""
+    unreachable = np.int64(1) << 61
     groups = len(start) - 1
     states = down.shape[1]
     after = np.full((groups + 1, states), unreachable)
-    after[groups, 0] = 0.0
+    after[groups, 0] = 0
     arg = np.zeros((groups, states), np.int64)
     cheapest = np.zeros(len(delta_item), np.int64)
     for g in range(groups - 1, depth - 1, -1):
         for delta in range(delta_start[g], delta_start[g + 1]):
-            least, at = unreachable, np.int64(-1)
+            at = delta_item[delta]
             for i in range(delta_item[delta], delta_item[delta + 1]):
-                value = 0.0
-                for n in range(len(used)):
-                    value += weights[n] * worth[i, used[n]]
-                if value < least:
-                    least, at = value, i
+                if price[i] < price[at]:
+                    at = i
             cheapest[delta] = at
             for s in range(states):
                 rest = down[delta, s]
-                if rest >= 0 and after[g + 1, rest] + least < after[g, s]:
-                    after[g, s] = after[g + 1, rest] + least
+                if rest >= 0 and after[g + 1, rest] < unreachable and after[g + 1, rest] + price[at] < after[g, s]:
+                    after[g, s] = after[g + 1, rest] + price[at]
                     arg[g, s] = delta
-    s = state
-    if after[depth, s] >= unreachable:
+    if after[depth, state] >= unreachable:
         return unreachable
+    s = state
     for g in range(depth, groups):
         delta = arg[g, s]
         picked[g] = cheapest[delta]

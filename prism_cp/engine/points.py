@@ -54,13 +54,14 @@ def item_points(  # type: ignore[no-untyped-def]
     ends,
     single,
     room,
+    most_trials,
 ) -> tuple[Any, ...] | None:
     """Times [points, stages, 3], picks [points, pieces] and whether points were merged; None when nothing fits."""
     spans = offset[np.arange(len(choice)), choice]
     blocks = [values[start:stop] for start, stop in spans]
     vague, several = False, int(len(choice) > 2)
     count = _enumerate(_padded(blocks), spans[:, 1] - spans[:, 0], budget, work_limit, piece, column, rank, rows,
-                       alive, transient, executed, ends, single, MOST_TRIALS[several], room)  # fmt: skip
+                       alive, transient, executed, ends, single, most_trials or MOST_TRIALS[several], room)  # fmt: skip
     if count < 0:
         vague = True
         blocks = [_merge(block, MERGED_POINTS[several]) for block in blocks]

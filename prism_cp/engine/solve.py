@@ -20,10 +20,12 @@ from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.anneal import Annealer, row_starts
 from prism_cp.engine.chain import make_chain, make_groups
+from prism_cp.engine.complete import HAND_ON_LIMIT
 from prism_cp.engine.decide import Decision
 from prism_cp.engine.items import ItemMaker
-from prism_cp.engine.leaf import assignment, boundaries, simulate_points
+from prism_cp.engine.leaf import assignment, boundaries, critical_path, simulate_points
 from prism_cp.engine.limits import Limits, SearchStopped
+from prism_cp.engine.mixture import Weigher
 from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
 from prism_cp.pipeline import PathCut, get_schedule
@@ -34,9 +36,12 @@ EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknow
 
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
 LEVELS = (0.03, 0.007)  # gaps proved one after another
+ROOT_SEPARATIONS = 20  # paths learnt from mixtures before the first level
+SHARES_OF_GAP = (0.3, 0.6, 0.85)  # the same for outlined items, as shares of what is open
 FIRST_PLAN_NODES = 2_000_000
 TRIALS = 60_000  # of the annealing, fewer for small problems
 COARSE_ROUNDS = 2
+MOST_UNSKETCHED = 2  # pieces of a group; with more, plans are looked for before all items are made
 SHARES, SHORT, LONG_RUNS = 5, 20, 3  # starts: shares of rows, length of their first runs, how many go on
 POLISH_SETS = 12
 NEIGHBOURS = 300  # boundaries near the best ones whose longest paths are cuts from the start
@@ -175,6 +180,7 @@ class _Engine:
             self.offer(hint)
         if self.best is None:
             self._first_plans()
+        self._sketch_plans()
         try:
             tables = self._first_tables()
         except SearchStopped:
@@ -221,7 +227,10 @@ class _Engine:
             wanted = [each.choice for each in items]
         made = []
         for group, choices in zip(groups, wanted, strict=True):
-            made.append(self.maker.make(group, limit, choices, self.limits))
+            outlined = None
+            if choices is not None and len(group.pieces) > MOST_UNSKETCHED:
+                outlined = self.maker.outlined(group, limit, choices)
+            made.append(outlined or self.maker.make(group, limit, choices, self.limits))
             if not len(made[-1].choice):
                 return None
         tables = Tables(self.problem, self.chain, made)
@@ -244,7 +253,7 @@ class _Engine:
                 ]
                 if min(local) < 0:
                     break
-                items.append(self.maker.make(group, self.longest, np.array([local], np.int64)))
+                items.append(self.maker.sketch(group, self.longest, np.array([local], np.int64)))
                 if not len(items[-1].choice):
                     break
             else:
@@ -253,6 +262,19 @@ class _Engine:
                 plan = assignment(self.maker, tables, chosen, [int(each.best[0]) for each in items])
                 if plan is not None:
                     self.offer(plan)
+
+    def _sketch_plans(self) -> None:
+        """Better plans by annealing over boundaries, every group with strategies found by greed.
+
+        With several pieces a rank has many items; those of a bad limit would take longer to make than all the rest.
+        """
+        assert self.chain is not None
+        groups = self.chain.groups
+        if self.best is None or len(groups[0].pieces) <= MOST_UNSKETCHED or self.limits.reached():
+            return
+        items = [self.maker.sketch(group, self.cap()) for group in groups]
+        if all(len(each.choice) for each in items):
+            self._annealed(Annealer(Tables(self.problem, self.chain, items)))
 
     def _balanced_time(self) -> int:
         """Work of one rank if all had the same, without recomputation: where to begin to look."""
@@ -314,6 +336,25 @@ class _Engine:
         if self.problem.num_pieces < 2:
             return
         annealer = Annealer(tables)
+        kept, count, paths = self._annealed(annealer)
+        if count and self.problem.num_pieces > len(tables.items):
+            for near in annealer.neighbours(kept[0], NEIGHBOURS, self.seed):
+                points = [int(tables.items[g].best[n - tables.start[g]]) for g, n in enumerate(near)]
+                paths.append(simulate_points(tables, near, points)[1])
+        new = [path for path in dict.fromkeys(paths) if path not in self.known]
+        self.known.update(dict.fromkeys(new))
+        self.learnt += new
+        tables.add([row_of(path, self.problem.p2p) for path in new])
+        decision = self._decision(tables)
+        for row in kept[: min(count, POLISHED)]:
+            chosen = annealer.items_of(row)
+            assert chosen is not None
+            decision.completer.complete(chosen.tolist(), self.cap(), self.limits, POLISH_SETS)
+        self.learnt += decision.learnt
+
+    def _annealed(self, annealer: Annealer) -> tuple[Int64, int, list[PathCut]]:
+        """Boundaries kept by annealing, best first, how many are complete, and their longest paths."""
+        tables = annealer.tables
         trials = min(TRIALS, 100 * self.problem.num_pieces * len(self.problem.layers))
         starts = row_starts(self.problem, SHARES)
         if self.best is not None:
@@ -335,20 +376,7 @@ class _Engine:
             assert plan.boundaries == boundaries(tables, chosen.tolist())
             self.offer(plan)
             paths.append(evaluate(self.problem, plan).critical_path)
-        if count and self.problem.num_pieces > len(tables.items):
-            for near in annealer.neighbours(kept[0], NEIGHBOURS, self.seed):
-                points = [int(tables.items[g].best[n - tables.start[g]]) for g, n in enumerate(near)]
-                paths.append(simulate_points(tables, near, points)[1])
-        new = [path for path in dict.fromkeys(paths) if path not in self.known]
-        self.known.update(dict.fromkeys(new))
-        self.learnt += new
-        tables.add([row_of(path, self.problem.p2p) for path in new])
-        decision = self._decision(tables)
-        for row in kept[: min(count, POLISHED)]:
-            chosen = annealer.items_of(row)
-            assert chosen is not None
-            decision.completer.complete(chosen.tolist(), self.cap(), self.limits, POLISH_SETS)
-        self.learnt += decision.learnt
+        return kept, count, paths
 
     def _decision(self, tables: Tables) -> Decision:
         if self.paths is None:
@@ -369,19 +397,55 @@ class _Engine:
 
     def _close(self, tables: Tables) -> bool:
         """Levels, then the cap itself; whether nothing is left within the cap."""
-        for level in (*LEVELS, 0.0):
-            if self.low > self.cap():
-                return True
-            target = min(self.cap(), int(self.cap() * (1 - level)))
+        outlined = any(items.outline is not None for items in tables.items)
+        if outlined:
+            self._bound_by_weights(tables)
+        hand_on, levels = HAND_ON_LIMIT, list(SHARES_OF_GAP if outlined else LEVELS)
+        while self.low <= self.cap() and not self.limits.reached():
+            if levels:
+                level = levels.pop(0)
+                target = int(self.cap() * (1 - level))
+                if outlined:
+                    target = self.low + int((self.cap() - self.low) * level)
+            else:
+                target = self.cap()
             if target < self.low:
                 continue
-            smaller = self._reduced(tables, target)
-            decision = self._decision(smaller)
+            decision = self._decision(self._reduced(tables, target))
+            decision.completer.refined_hand_on = hand_on
             verdict = decision.run(target, self.limits, lambda: self.best_time)
             self.learnt += decision.learnt
             tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt] + decision.sums)
             if verdict is False:
                 self.low = max(self.low, min(target, self.cap()) + 1)
-            if self.limits.reached():
-                return self.low > self.cap()
+            self.low = max(self.low, min(decision.bound, self.cap() + 1))
+            if not levels and target >= self.cap():
+                if not outlined:
+                    break
+                hand_on *= 4  # some choices are undecided
         return self.low > self.cap()
+
+    def _bound_by_weights(self, tables: Tables) -> None:
+        """Raise the bound to the best weighted sum of the paths known."""
+        assert self.chain is not None
+        weigher = Weigher(tables, self.longest)
+        for _ in range(ROOT_SEPARATIONS):
+            weighing = weigher.weigh((), self.cap(), to_the_end=True)
+            if weighing is None or weighing.refuted:
+                self.low = max(self.low, self.cap() + 1)
+                return
+            if weighing.row is None:
+                return
+            fresh = Tables(self.problem, self.chain, tables.items)
+            fresh.add([weighing.row])
+            self.low = max(self.low, min(self.cap() + 1, -(-int(fresh.after[0, -1, 0]) // weighing.row.scale)))
+            if weighing.mixture is None:
+                return
+            tail = np.array([rank.last_bucket for rank in self.problem.ranks], np.int64)
+            times = np.rint(weighing.mixture).astype(np.int64)
+            value, path = critical_path(self.problem, times, np.zeros_like(tail), tail)
+            if path in self.known or value <= self.low or self.limits.reached():
+                return
+            self.known[path] = None
+            self.learnt.append(path)
+            tables.add([row_of(path, self.problem.p2p)])

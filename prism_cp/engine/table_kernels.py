@@ -18,7 +18,7 @@ def tail_kernel(p, r, weight, credit, most_hidden, reduce, rank_of, bucket, time
 
 @njit(cache=True)
 def worth_kernel(  # type: ignore[no-untyped-def]
-    first, base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, varies, out
+    first, last, base, extra, credit, most_hidden, head, reduce, rank_of, bucket, times, heads, tails, varies, out
 ):
     rows, stages = times.shape[0], times.shape[1]
     ranks = len(bucket)
@@ -34,7 +34,7 @@ def worth_kernel(  # type: ignore[no-untyped-def]
             for r in range(ranks):
                 value += heads[x, r] * head[i, r]
             best = np.int64(1) << 60
-            for p in range(first[i], first[i + 1]):
+            for p in range(first[i], last[i]):
                 more = np.int64(0)
                 for v in varies:
                     more += times[x, v // 3, v % 3] * extra[p, v // 3, v % 3]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
 from prism_cp.engine.items import Items
+from prism_cp.engine.outline import add_outline_worth
 from prism_cp.engine.table_kernels import (
     after_kernel,
     before_kernel,
@@ -154,6 +155,7 @@ class Tables:
         self.delta_item = np.append(np.concatenate(firsts), self.start[-1]).astype(np.int64)
         self.down = np.ascontiguousarray(np.concatenate(downs))
         self.coefficients = Coefficients(problem, chain.groups)
+        self._varies: dict[int, Int64] = {}
         self.worth = np.zeros((int(self.start[-1]), 0), np.int64)
         self.least = np.zeros((len(self.down), 0), np.int64)
         self.after = np.zeros((len(self.items) + 1, chain.num_states, 0), np.int64)
@@ -188,17 +190,42 @@ class Tables:
             self.worth[self.start[g] : self.start[g + 1], first:stop] = self._group_worth(g, first, stop)
         self._sum_up(first, stop)
 
-    def _group_worth(self, g: int, first: int, stop: int) -> Int64:
-        """Least worth [items, cuts] of a group's items under the cuts first..stop."""
+    def _group_worth(
+        self, g: int, first: int, stop: int, cuts: Coefficients | None = None, span: slice = slice(None)
+    ) -> Int64:
+        """Least worth [items, cuts] of a group's items under the cuts first..stop, of these tables or of others."""
         items = self.items[g]
-        out = np.zeros((len(items.choice), stop - first), np.int64)
+        choice = items.choice[span]
+        out = np.zeros((len(choice), stop - first), np.int64)
         if stop > first:
-            varies = np.flatnonzero(items.extra.any(axis=0).reshape(-1))
+            given = (cuts or self.coefficients).of_group(g, first, stop)
             worth_kernel(
-                items.first, items.base, items.extra, items.credit, items.most_hidden, items.head, items.reduce,
-                *self.coefficients.of_group(g, first, stop), varies, out,
+                items.first[:-1][span], items.first[1:][span], items.base[span], items.extra, items.credit,
+                items.most_hidden[span], items.head[span], items.reduce[span], *given, self._varying(g), out,
             )  # fmt: skip
+            if items.outline is not None and items.full_rows is not None and items.excess is not None:
+                full, excess = items.full_rows[span], items.excess[span]
+                add_outline_worth(choice, full, excess, *items.outline.arrays, given[2], out)
         return out
+
+    def _varying(self, g: int) -> Int64:
+        """Which of the flattened times [stages, 3] differ between points of an item of group g."""
+        if g not in self._varies:
+            self._varies[g] = np.flatnonzero(self.items[g].extra.any(axis=0).reshape(-1))
+        return self._varies[g]
+
+    def price(self, row: Row, prefix: Sequence[int] = ()) -> Int64:
+        """Least worth [items] under one more cut, which is not added; of the first groups only that of `prefix`."""
+        one = Coefficients(self.problem, self.chain.groups)
+        one.add([row])
+        result = np.zeros(int(self.start[-1]), np.int64)
+        for g in range(len(self.items)):
+            begin, end = int(self.start[g]), int(self.start[g + 1])
+            span = slice(0, end - begin)
+            if g < len(prefix):
+                span = slice(prefix[g] - begin, prefix[g] - begin + 1)
+            result[begin + span.start : begin + span.stop] = self._group_worth(g, 0, 1, one, span)[:, 0]
+        return result
 
     def point_worth(self, g: int, item: int, first: int = 0) -> Int64:
         """Worth [points, cuts] of every single point of a group's item under the cuts from `first` on."""
@@ -264,5 +291,6 @@ def _by_delta(chain: Chain, items: Items) -> Items:
     return Items(
         items.group, items.choice[order], items.base[order], first, items.extra[points], items.credit[points],
         items.most_hidden[order], items.head[order], items.reduce[order], items.pick[points], best,
-        items.vague[order],
+        items.vague[order], items.outline,
+        *(None if each is None else each[order] for each in (items.full_rows, items.excess)),
     )  # fmt: skip

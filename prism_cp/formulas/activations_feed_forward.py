@@ -25,7 +25,12 @@ def _fc1_features(f: SimpleNamespace, width: Expr) -> Expr:
 def _dense(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
     """Output of the first matrix and input of the second (fused SwiGLU or GELU keeps nothing else)."""
     width = f.intermediate_size
+    tensors = []
+    if f.gated and not c.profile.fused_gated_activation:
+        ungated = ELEMENT_BYTES * c.tokens * width / tp
+        tensors.append(saved("activation_output", ungated, "mlp", "activation_func"))
     return [
+        *tensors,
         saved("fc1_output", c.activation_input_bytes * c.tokens * _fc1_features(f, width) / tp, "mlp"),
         saved("fc2_input", c.product_bytes * c.tokens * width / tp, "mlp", "activation_func"),
     ]
@@ -46,7 +51,7 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act", "activation_func"),
         saved("probabilities_indices", (4 + 8) * copies, "moe"),
     ]
-    if not f.gated:
+    if not f.gated or not c.profile.fused_gated_activation:
         tensors.append(saved("unweighted_activation", ELEMENT_BYTES * copies * width / etp, "moe", "moe_act"))
     if c.profile.dispatcher == "allgather":
         tensors.append(saved("expert_output", ELEMENT_BYTES * copies * c.hidden, "moe"))

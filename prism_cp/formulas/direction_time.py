@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sympy import Integer, Max, Symbol
+from sympy import Integer, Max, Min, Symbol
 
 from prism_cp.formulas.collectives import rational
 from prism_cp.formulas.program import Template
@@ -46,3 +46,20 @@ def direction_templates(instance: Instance) -> tuple[Template, Template, Templat
         Template("input_grad", backward_arguments, (input_grad,)),
         Template("scaled", (kernels,), (jitter * kernels,)),
     )
+
+
+def gather_template(instance: Instance) -> Template:
+    """Exposed part of the gather of a layer's parameters, once a step, under ZeRO-1 and ZeRO-2.
+
+    With overlap it runs behind the layer's first forward; interleaving runs the forwards of one chunk for a whole group
+    of micro-batches before the next chunk is needed (Megatron-LM ``--overlap-param-gather``).
+    """
+    gather, forward, sharded, pp, vpp = symbols = tuple(
+        Symbol(name) for name in ("gather", "forward", "sharded", "pp", "vpp")
+    )
+    exposed = gather
+    if instance.profile.overlap_param_gather:
+        window = rational(instance.profile.gradient_overlap_window)
+        forwards = 1 + (pp - 1) * Min(1, vpp - 1, evaluate=False)
+        exposed = Max(0, gather - window * forwards * forward, evaluate=False)
+    return Template("exposed_gather", symbols, (jitter_factor(instance) * sharded * exposed,))

@@ -17,7 +17,7 @@ from sympy import Expr, Integer, Rational, Symbol
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.attention_time import attention_parts
 from prism_cp.formulas.collectives import rational
-from prism_cp.formulas.direction_time import direction_templates
+from prism_cp.formulas.direction_time import direction_templates, gather_template
 from prism_cp.formulas.end_time import embedding_parts, head_parts, local_vocabulary, prediction_parts
 from prism_cp.formulas.feed_forward_time import feed_forward_parts
 from prism_cp.formulas.layer_parts import Part, PartBuilder
@@ -34,6 +34,9 @@ _NONE = (Strategy("none"),)
 _BLOCK = 8192  # layouts evaluated at a time: their arrays stay in the cache
 _NORM_MODULES = frozenset({"layernorm"})
 _MOE_FLOOR = 4  # a mixture-of-experts layer launches about four times the kernels of a dense one
+# Without graphs the host launches a layer piece by piece to pair two micro-batches: fitted on the two published runs of
+# that kind (NVIDIA-NeMo/Megatron-Bridge, H100 and GB200).
+_OVERLAP_LAUNCH_S = Rational(7, 1000)
 _ATTENTION_GRAPH_SYNC = Rational(3, 4)  # what is left of the host's work with graphs of the attention blocks
 
 
@@ -62,6 +65,7 @@ class TimeExpressions:
         self.instance = instance
         self._program = program = Program()
         self._forward, self._input_grad, self._scaled = direction_templates(instance)
+        self._gather = gather_template(instance)
         builder = PartBuilder(instance, program)
         kinds = instance.model.chain_kinds
         parts = [_chain_parts(kind, builder) for kind in kinds] + [embedding_parts(builder), head_parts(builder)]
@@ -177,6 +181,8 @@ class TimeExpressions:
         sync = repeat * rational(profile.moe_host_sync_s)
         if profile.attention_cuda_graphs:
             sync *= _ATTENTION_GRAPH_SYNC
+        elif profile.expert_overlap:
+            sync += repeat * _OVERLAP_LAUNCH_S
         return _MOE_FLOOR * floor, sync if self.instance.job.capacity_factor is None else Rational(0)
 
     def _step_values(self, builder: PartBuilder) -> dict[str, Expr]:
@@ -198,7 +204,7 @@ class TimeExpressions:
             "head_s": sharded * gather if overlapped else Integer(0),
             "last_bucket_s": jitter * reduction,
             "hide_share": rational(profile.gradient_overlap_window) if profile.overlap_grad_reduce else Integer(0),
-            "gathers": Integer(0) if overlapped else sharded,
+            "sharded": s.zero_1 * (1 - s.zero_3),
         }
 
     def _evaluate(
@@ -208,7 +214,7 @@ class TimeExpressions:
         known = self._program.run(inputs, exact=exact)
         kinds = [self._layer(item, known, exact, most_strategies) for item in self._kinds]
         embedding, head = (self._layer(item, known, exact) for item in self._ends)
-        step = {name: known[key] for name, key in self._step.items() if name != "gathers"}
+        step = {name: known[key] for name, key in self._step.items() if name != "sharded"}
         return LayoutTimes(kinds=kinds, embedding=embedding, head=head, **step)
 
     def _layer(
@@ -248,7 +254,7 @@ class TimeExpressions:
             input_grad,
             [weight_grad] * len(input_grad),
             call(self._scaled, known[item.optimizer]),
-            known[self._step["gathers"]] * gather,
+            call(self._gather, gather, forward, known[self._step["sharded"]], known["pp"], known["vpp"]),
             call(self._scaled, reduce),
         )
 

@@ -27,6 +27,7 @@ def _buffer_sizes(part: str, instance: Instance, c: Context) -> dict[object, Exp
     if (
         not c.profile.flash_attention
         and not c.profile.transformer_engine
+        and c.profile.keeps_score_buffer
         and isinstance(layer.attention, SelfAttention | LatentAttention)
     ):
         heads = Integer(layer.attention.num_attention_heads)

@@ -35,6 +35,8 @@ class Profile(FrozenModel):
     repeats_key_values: bool = False  # attention keeps every key and value head once per query head
     fp8_parameters: bool = False  # weights of fp8 products exist in 8 bits alone (--fp8-param-gather)
     fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
+    fused_gated_activation: bool = True  # False: the activation function's output is kept before its product, too
+    keeps_score_buffer: bool = True  # Megatron's own attention does, unless a bias (ALiBi) takes its place
     pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys
     ring_keeps_block: bool = False  # ring context parallelism keeps its buffer for a block of keys and values
     gradient_bytes: PositiveInt  # bytes per element of the accumulated gradient

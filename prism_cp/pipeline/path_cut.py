@@ -81,7 +81,7 @@ def path_cut(program: Program, path: NDArray[np.integer]) -> PathCut:
     # A backward also needs its own forward, a weight gradient its own input gradient: on one rank, so no transfer.
     needed = RESULT_OF[program.op_type[after]] - 1
     own = program.index[needed, program.virtual_stage[after], program.microbatch[after]]
-    by_itself = (needed >= 0) & (own == before)
+    by_itself = (needed >= 0) & (own >= 0) & (np.maximum(own, partner[own]) == left)
     by_order = program.rank_predecessor[entered] == left
     assert np.all(paired | by_data | by_block | by_itself | by_order), "not a path of the event graph"
     stages, pp = program.num_stages, program.pp

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from prism_cp.formulas.flops import CORE, chain_item_forward_flops
-from prism_cp.inputs.model import MixtureOfExperts, Model, SelfAttention
+from prism_cp.inputs.model import GatedDeltaNet, Mamba2, MixtureOfExperts, Model, SelfAttention
 from prism_cp.validation.names import model_name
 from prism_cp.validation.rows import Row, Skipped
 from prism_cp.validation.sources.common import catalog_model
@@ -37,11 +37,15 @@ def predicted_tflop_per_token(row: Row) -> float:
 
 
 def as_counted(model: Model) -> Model:
-    """The model as NVIDIA's published counts see it: a sliding window counts as full attention, gpt-oss's experts
-    without their gate, DeepSeek-V3 with its one multi-token-prediction layer."""
+    """The model as NVIDIA's published counts see it: a sliding window counts as full attention, linear attention as the
+    model's softmax attention, gpt-oss's experts without their gate, DeepSeek-V3 with its one multi-token-prediction
+    layer."""
     kinds = []
+    softmax = next((kind.attention for kind in model.kinds if isinstance(kind.attention, SelfAttention)), None)
     for kind in model.kinds:
         attention, feed_forward = kind.attention, kind.feed_forward
+        if isinstance(attention, GatedDeltaNet | Mamba2) and softmax is not None:
+            attention = softmax
         if isinstance(attention, SelfAttention) and attention.window is not None:
             attention = attention.model_copy(update={"window": None})
         if isinstance(feed_forward, MixtureOfExperts) and feed_forward.expert_bias:

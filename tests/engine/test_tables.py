@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,12 +19,13 @@ from prism_cp.engine.aggregate import choice_weights, weighted_sum, whole_weight
 from prism_cp.engine.anneal import Annealer
 from prism_cp.engine.chain import make_chain, make_groups
 from prism_cp.engine.items import ItemMaker
-from prism_cp.engine.mixture import weigh_prefix, whole_multiples
+from prism_cp.engine.mixture import Weigher
 from prism_cp.engine.tables import Tables, row_of
 from prism_cp.engine.walk import LEAF, walk_points
 from prism_cp.silent_highs import SilentHighs
 from prism_cp.stage_problem import Assignment, StageProblem
 from tests.engine.problems import small_problem
+from tests.random_problems import random_stage_problem
 
 
 def feasible_plans(problem: StageProblem) -> list[Assignment]:
@@ -145,19 +147,49 @@ def test_weighed_partial_choices_are_really_refuted(seed: int) -> None:
     tables.add([row_of(cut, problem.p2p) for cut in paths])
     annealer = Annealer(tables)
     chosen = [annealer.items_of(np.array(plan.boundaries)).tolist() for plan in plans]  # type: ignore[union-attr]
+    weigher = Weigher(tables, longest_possible(problem))
     for target in (min(run.pipeline_time for run in times) - 1, limit - 1):
         for length in range(len(chain.groups)):
             for prefix in sorted({tuple(items[:length]) for items in chosen})[:3]:
-                weighing = weigh_prefix(tables, prefix, target)
+                weighing = weigher.weigh(prefix, target, to_the_end=bool(seed % 2))
                 assert weighing is not None
-                whole = whole_multiples(tables, weighing.weights, longest_possible(problem))
-                assert whole is not None
-                row = weighted_sum(tables.rows, whole)
+                row = weighing.row
+                assert row is not None
                 first = len(tables.rows)
                 tables.add([row])
-                for items, run in zip(chosen, times, strict=True):
-                    value = int(tables.worth[items, first].sum()) + row.constant
-                    assert value <= row.scale * run.pipeline_time
-                if weighing.bound > 1 + 1e-3:
-                    best = min(r.pipeline_time for i, r in zip(chosen, times, strict=True) if i[:length] == [*prefix])
-                    assert best > target
+                values = [int(tables.worth[items, first].sum()) + row.constant for items in chosen]
+                assert all(v <= row.scale * run.pipeline_time for v, run in zip(values, times, strict=True))
+                if weighing.refuted:
+                    within = [v for i, v in zip(chosen, values, strict=True) if i[:length] == [*prefix]]
+                    assert min(within) > row.scale * target
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "1f1b", "zb-h1", "zb-v"])
+@pytest.mark.parametrize("seed", range(12))
+def test_outlines_bound_every_item(schedule: str, seed: int) -> None:
+    """What outlines say of an item is never more than its real points say, under any path."""
+    rng = random.Random(seed)
+    problem = random_stage_problem(rng, schedules=(schedule,), max_pp=2, max_layers=9, max_microbatches=6)
+    if len(problem.tables) > 1 or (chain := make_chain(problem)) is None:
+        problem = problem.replace(
+            tables=problem.tables[:1],
+            virtual_stages=tuple(replace(stage, table=0) for stage in problem.virtual_stages),
+            min_layers=(0,) * problem.num_pieces,
+            max_layers=(len(problem.layers),) * problem.num_pieces,
+        )
+        chain = make_chain(problem)
+    assert chain is not None
+    maker, limit = ItemMaker(problem, chain), longest_possible(problem)
+    rows = [row_of(cut, problem.p2p) for cut in static_cuts(problem)]
+    rows.append(weighted_sum(rows, np.array([rng.randint(0, 9) for _ in rows])))
+    for group in chain.groups:
+        bounds, exact = maker.coarse(group, limit), maker.make(group, limit)
+        assert bounds.outline is not None
+        plans = maker.outlined(group, limit, bounds.choice)
+        assert plans is not None
+        cheap, real = (Tables(problem, chain, [each]) for each in (plans, exact))
+        positions = {tuple(row): i for i, row in enumerate(cheap.items[0].choice.tolist())}
+        for row in rows:
+            low, high = cheap.price(row), real.price(row)
+            for i, choice in enumerate(real.items[0].choice.tolist()):
+                assert low[positions[tuple(choice)]] <= high[i]

@@ -202,10 +202,17 @@ def test_sharded_gradients_are_reduced_in_every_micro_batch_but_once_in_the_tail
     assert single[0] == single[1]
 
 
-def test_overlapped_gather_leaves_the_first_bucket() -> None:
+def test_overlapped_gather_leaves_the_first_bucket_and_what_the_first_forwards_do_not_hide() -> None:
     times = expressions("llama-3.1-70b", "64xh100", 8192)
-    result = at(times, tp=8, sp=1, dp=8, zero=1)
-    assert result.kinds[0].param_gather_s == 0 < result.head_s
+    result, long = (at(times, tp=8, sp=1, dp=8, mbs=mbs, zero=1) for mbs in (1, 4))
+    assert long.kinds[0].param_gather_s == 0 < long.head_s
+    exposed = expressions("llama-3.1-70b", "64xh100", 8192, "profile.overlap_param_gather=false")
+    whole = at(exposed, tp=8, sp=1, dp=8, zero=1).kinds[0]
+    hidden = whole.param_gather_s - result.kinds[0].param_gather_s
+    jitter = 1 + Fraction(3, 1000) * 3
+    assert hidden == jitter * Fraction(9, 10) * result.kinds[0].forward_s[0]
+    interleaved = at(times, tp=8, sp=1, dp=8, pp=4, vpp=2, zero=1)
+    assert interleaved.kinds[0].param_gather_s < result.kinds[0].param_gather_s
     assert at(times, tp=8, sp=1, dp=8, zero=0).head_s == 0
     assert result.hide_share == Fraction(9, 10)
     assert result.last_bucket_s > 0

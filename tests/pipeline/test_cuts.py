@@ -12,7 +12,7 @@ from prism_cp.pipeline import event_graph, get_schedule, pipeline_time, schedule
 from prism_cp.pipeline.cuts import rank_paths, turning_paths
 from prism_cp.pipeline.path_cut import path_cut
 from prism_cp.pipeline.program import get_program
-from tests.pipeline.runs import Run, admissible_sizes, runs
+from tests.pipeline.runs import VARIANTS, Run, admissible_sizes, runs
 
 
 @given(runs())
@@ -20,6 +20,16 @@ from tests.pipeline.runs import Run, admissible_sizes, runs
 def test_static_cuts_are_lower_bounds(run: Run) -> None:
     time = pipeline_time(*run.sizes, *run.times)
     assert max(cut.value(*run.times) for cut in static_cuts(*run.sizes)) <= time
+
+
+@pytest.mark.parametrize("schedule", [*schedule_names(), *VARIANTS])
+def test_static_cuts_exist_for_all_sizes(schedule: str) -> None:
+    """The generator asserts that each is a path; with equal times none is longer than the pipeline."""
+    for sizes in admissible_sizes(schedule, 5, 12):
+        stages = len(get_schedule(schedule).virtual_stages(*sizes[:2]))
+        times = [60] * stages, [60] * stages, [20] * stages, [20] * sizes[0], [0] * sizes[0], 20
+        best = max(cut.value(*times) for cut in static_cuts(schedule, *sizes))
+        assert best <= pipeline_time(schedule, *sizes, *times)
 
 
 @given(runs(), st.data())

@@ -14,29 +14,30 @@ _UNDERSTOOD = """
     deterministic-mode disable-bias-linear embed-layernorm enable-recompute-layers-per-pp-rank encoder-num-layers
     encoder-seq-length exp-avg-dtype exp-avg-sq-dtype experimental-attention-variant expert-model-parallel-size
     expert-tensor-parallel-size ffn-hidden-size first-k-dense-replace fp16 fp8 fp8-format fp8-param-gather geglu
-    global-batch-size grad-reduce-in-bf16 group-query-attention hidden-dropout hidden-size hybrid-attention-ratio
-    hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern is-hybrid-model kv-channels kv-lora-rank
-    linear-attention-freq linear-conv-kernel-dim linear-key-head-dim linear-num-key-heads linear-num-value-heads
-    linear-value-head-dim main-grads-dtype main-params-dtype make-vocab-size-divisible-by mamba-d-conv mamba-d-state
-    mamba-expand mamba-head-dim mamba-headdim mamba-ngroups mamba-num-groups mamba-num-heads mamba-state-dim
-    max-position-embeddings micro-batch-size mla-fa-without-pad moe-expert-capacity-factor moe-ffn-hidden-size
-    moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size moe-layer-freq moe-layer-recompute
-    moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups moe-router-topk moe-shared-expert-gate
-    moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers multi-head-latent-attention
-    multi-latent-attention n-shared-experts nnodes no-add-position-embedding no-gradient-accumulation-fusion
-    no-position-embedding noop-layers normalization nproc_per_node num-attention-heads
-    num-distributed-optimizer-instances num-experts num-layer-list num-layers num-layers-per-virtual-pipeline-stage
-    num-query-groups num-virtual-stages-per-pipeline-rank optimizer optimizer-cpu-offload optimizer-offload-fraction
-    overlap-grad-reduce overlap-moe-expert-parallel-comm overlap-param-gather padded-vocab-size
-    pipeline-model-parallel-layout pipeline-model-parallel-size position-embedding-type post-norm q-lora-rank
-    qk-head-dim qk-layernorm qk-nope-head-dim qk-pos-emb-head-dim qk-rope-head-dim quick-geglu
-    recompute-activation-function recompute-activation-function-num-layers recompute-activations recompute-granularity
-    recompute-method recompute-mla-up-proj recompute-modules recompute-norm recompute-norm-num-layers
-    recompute-num-layers reuse-fp32-param seq-length sequence-parallel shared-expert-gate spec swap-optimizer swiglu
-    tensor-model-parallel-size tokenizer-model tokenizer-name-or-path tokenizer-type tp-comm-overlap transformer-impl
-    untie-embeddings-and-output-weights use-ascend-mc2 use-distributed-optimizer use-flash-attn
-    use-fused-rotary-pos-emb use-mcore-models use-precision-aware-optimizer use-rotary-position-embeddings v-head-dim
-    vocab-extra-ids vocab-size wgrad-deferral-limit window-attn-skip-freq window-size
+    gelu-tanh global-batch-size grad-reduce-in-bf16 group-query-attention hidden-dropout hidden-size
+    hybrid-attention-ratio hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern interleave-sliding-window
+    is-hybrid-model kv-channels kv-lora-rank linear-attention-freq linear-conv-kernel-dim linear-key-head-dim
+    linear-num-key-heads linear-num-value-heads linear-value-head-dim main-grads-dtype main-params-dtype
+    make-vocab-size-divisible-by mamba-d-conv mamba-d-state mamba-expand mamba-head-dim mamba-headdim mamba-ngroups
+    mamba-num-groups mamba-num-heads mamba-state-dim max-position-embeddings micro-batch-size mla-fa-without-pad
+    moe-expert-capacity-factor moe-ffn-hidden-size moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size
+    moe-layer-freq moe-layer-recompute moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups
+    moe-router-topk moe-shared-expert-gate moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers
+    multi-head-latent-attention multi-latent-attention n-shared-experts nnodes no-add-position-embedding
+    no-bias-swiglu-fusion no-gradient-accumulation-fusion no-position-embedding noop-layers normalization
+    nproc_per_node num-attention-heads num-distributed-optimizer-instances num-experts num-layer-list num-layers
+    num-layers-per-virtual-pipeline-stage num-query-groups num-virtual-stages-per-pipeline-rank optimizer
+    optimizer-cpu-offload optimizer-offload-fraction overlap-grad-reduce overlap-moe-expert-parallel-comm
+    overlap-param-gather padded-vocab-size pipeline-model-parallel-layout pipeline-model-parallel-size
+    position-embedding-type post-norm q-lora-rank qk-head-dim qk-layernorm qk-nope-head-dim qk-pos-emb-head-dim
+    qk-rope-head-dim quick-geglu recompute-activation-function recompute-activation-function-num-layers
+    recompute-activations recompute-granularity recompute-method recompute-mla-up-proj recompute-modules recompute-norm
+    recompute-norm-num-layers recompute-num-layers reuse-fp32-param seq-length sequence-parallel shared-expert-gate
+    spec swap-optimizer swiglu tensor-model-parallel-size tokenizer-model tokenizer-name-or-path tokenizer-type
+    tp-comm-overlap transformer-impl untie-embeddings-and-output-weights use-ascend-mc2 use-distributed-optimizer
+    use-flash-attn use-fused-rotary-pos-emb use-fused-swiglu use-mcore-models use-precision-aware-optimizer
+    use-rotary-position-embeddings v-head-dim vocab-extra-ids vocab-size wgrad-deferral-limit window-attn-skip-freq
+    window-size
 """
 UNDERSTOOD = frozenset(_UNDERSTOOD.split())
 
@@ -56,7 +57,7 @@ _IRRELEVANT: dict[str, str] = {
         load-main-params-from-ckpt load-model-opt-format manual-seed mask-prob merge-file mg-load-dir mg-save-dir
         mid-level-dataset-surplus mock-data model-type-hf multiple-validation-sets no-cache-dir
         no-ckpt-fully-parallel-save no-create-attention-mask-in-dataloader no-load-optim no-load-rng no-load-scheduler
-        no-mmap-bin-files no-one-logger no-save-optim no-save-rng no-shared-storage
+        no-mmap-bin-files no-one-logger no-save-optim no-save-rng no-shared-storage no-shuffle
         no-use-checkpoint-opt_param-scheduler no-use-tokenizer-model-from-checkpoint-args non-persistent-ckpt-type
         non-persistent-save-interval npu-deterministic num-dataset-builder-threads num-workers
         object-storage-cache-path override-opt_param-scheduler pad-vocab-size-to per-split-data-args-path
@@ -73,19 +74,19 @@ _IRRELEVANT: dict[str, str] = {
         activation-func-clamp-value adam-beta1 adam-beta2 adam-eps add-rmsnorm-offset apply-layernorm-1p
         apply-query-key-layer-scaling attention-multiplier attention-softmax-in-fp32 attn-logit-softcapping clip-grad
         decoupled-lr decoupled-min-lr decoupled-weight-decay dim-model-base embedding-init-method-std
-        embedding-multiplier-scale end-weight-decay final-logit-softcapping gelu-tanh glu-linear-offset hysteresis
+        embedding-multiplier-scale end-weight-decay final-logit-softcapping glu-linear-offset hysteresis
         init-method-std init-method-xavier-uniform init-norm-weight-in-fp32 initial-loss-scale input-embeddings-norm
-        layernorm-1p layernorm-epsilon loss-scale loss-scale-window lr lr-decay-iters lr-decay-samples lr-decay-style
-        lr-multiplier lr-warmup-fraction lr-warmup-init lr-warmup-iters lr-warmup-samples lr-wsd-decay-iters
-        lr-wsd-decay-samples lr-wsd-decay-style min-loss-scale min-lr min-lr-ratio mtp-loss-scaling-factor
-        muon-extra-scale-factor muon-fp32-matmul-prec muon-matched-adamw-rms muon-momentum muon-num-ns-steps
-        muon-scale-mode muon-split-qkv muon-tp-mode muon-use-nesterov mup-attn-scale-power mup-base-head-dim
-        mup-base-hidden-size mup-embedding-mult mup-output-mult mup-width-mult no-decoupled-weight-decay
-        no-initialization no-muon-use-nesterov no-query-key-layer-scaling norm-epsilon norm-head openai-gelu
-        optimizer-selection output-logit-softcapping output-multiplier-scale perform-initialization qk-clip
-        qk-clip-alpha qk-clip-threshold query-pre-attn-scalar query-scale rampup-batch-size residual-multiplier
-        scale-depth scale-emb sgd-momentum softmax-scale softmax-type start-weight-decay train-sync-interval use-mup
-        weight-decay weight-decay-incr-style
+        input-embeds-norm layernorm-1p layernorm-epsilon loss-scale loss-scale-window lr lr-decay-iters
+        lr-decay-samples lr-decay-style lr-multiplier lr-warmup-fraction lr-warmup-init lr-warmup-iters
+        lr-warmup-samples lr-wsd-decay-iters lr-wsd-decay-samples lr-wsd-decay-style min-loss-scale min-lr min-lr-ratio
+        mtp-loss-scaling-factor muon-extra-scale-factor muon-fp32-matmul-prec muon-matched-adamw-rms muon-momentum
+        muon-num-ns-steps muon-scale-mode muon-split-qkv muon-tp-mode muon-use-nesterov mup-attn-scale-power
+        mup-base-head-dim mup-base-hidden-size mup-embedding-mult mup-output-mult mup-width-mult
+        no-decoupled-weight-decay no-initialization no-muon-use-nesterov no-query-key-layer-scaling norm-epsilon
+        norm-head normalize-embeddings openai-gelu optimizer-selection output-logit-softcapping output-multiplier-scale
+        perform-initialization qk-clip qk-clip-alpha qk-clip-threshold query-pre-attn-scalar query-scale
+        rampup-batch-size residual-multiplier scale-depth scale-emb sgd-momentum softmax-scale softmax-type
+        start-weight-decay train-sync-interval use-mup weight-decay weight-decay-incr-style
         """,
     "logging, evaluation and profiling": """
         app-tag-run-name app-tag-run-version auto-parallel-profile check-for-large-grads check-for-nan-in-loss-and-grad
@@ -152,16 +153,16 @@ _IRRELEVANT: dict[str, str] = {
         mla-fa-divide-qk mla-mm-split mla-up-proj-tp-overlap moe-alltoall-overlap-comm moe-bmm-mc2 moe-deepep-num-sms
         moe-enable-deepep moe-extended-ep moe-hierarchical-alltoallv moe-hybridep-num-sms moe-permutation-async-comm
         moe-permute-fusion moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-zerc next-tockens
-        no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion no-fp8-wgrad no-masked-softmax-fusion
-        no-overlap-p2p-communication no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
-        no-use-layer-wise-param-layout npu-fused-adamw output-layer-slice-num overlap-cpu-optimizer-d2h-h2d
-        overlap-p2p-communication overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
-        pre-tockens recompute-mtp-layer recompute-mtp-norm shape-order sinkhorn-iters skip-bias-add sparse-mode
-        squared-relu te-rng-tracker tp-comm-bootstrap-backend use-ascend-coc use-cp-send-recv-overlap use-flash-attn-1
+        no-bias-dropout-fusion no-bias-gelu-fusion no-fp8-wgrad no-masked-softmax-fusion no-overlap-p2p-communication
+        no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion no-use-layer-wise-param-layout
+        npu-fused-adamw output-layer-slice-num overlap-cpu-optimizer-d2h-h2d overlap-p2p-communication
+        overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step pre-tockens recompute-mtp-layer
+        recompute-mtp-norm shape-order sinkhorn-iters skip-bias-add sparse-mode squared-relu te-rng-tracker
+        tp-comm-bootstrap-backend use-ascend-coc use-cp-send-recv-overlap use-flash-attn-1
         use-fused-lightning-attention use-fused-matmul use-fused-mlp use-fused-moe-token-permute-and-unpermute
-        use-fused-ring-attention-update use-fused-rmsnorm use-fused-rotary-pos-emb-new use-fused-swiglu
-        use-fused-weighted-squared-relu use-fusion-attn-v2 use-joint-moe use-mc2 use-nccl-ub use-npu-fusion
-        use-sage-attn use-te-activation-func use-torch-optimizer-for-cpu-offload use-triton-gdn
+        use-fused-ring-attention-update use-fused-rmsnorm use-fused-rotary-pos-emb-new use-fused-weighted-squared-relu
+        use-fusion-attn-v2 use-joint-moe use-mc2 use-nccl-ub use-npu-fusion use-sage-attn use-te-activation-func
+        use-torch-optimizer-for-cpu-offload use-triton-gdn
         """,
 }
 
@@ -261,7 +262,7 @@ _REFUSED: dict[str, str] = {
         num-zero-experts
         """,
     "fine-tuning data of varying length is not modelled": """
-        is-instruction-dataset padded-samples sft
+        cut-max-seqlen is-instruction-dataset pad-to-multiple-of padded-samples sft
         """,
     "fp4 is not modelled": """
         fp4-format fp4-param fp4-recipe
@@ -280,6 +281,9 @@ _REFUSED: dict[str, str] = {
         """,
     "interleaving in other groups than pp is not modelled": """
         microbatch-group-size-per-virtual-pipeline-stage
+        """,
+    "keys and values shared between layers are not modelled": """
+        cla-share-factor share-kvstates
         """,
     "latent attention with absorbed up-projections is not modelled": """
         enable-mla-absorb
@@ -341,7 +345,7 @@ _REFUSED: dict[str, str] = {
         reuse-grad-buf-for-mxfp8-param-ag
         """,
     "sliding windows of MindSpeed-LLM are not modelled": """
-        interleave-sliding-window sliding-window
+        sliding-window
         """,
     "sparse attention with an indexer is not modelled": """
         dsa-indexer-head-dim dsa-indexer-loss-coeff dsa-indexer-n-heads dsa-indexer-topk enable-dsa-indexer

@@ -98,7 +98,7 @@ def _biased(arguments: Arguments) -> bool:
 
 
 def _gated(arguments: Arguments) -> bool:
-    return any(arguments.has(flag) for flag in ("swiglu", "geglu", "quick-geglu"))
+    return any(arguments.has(flag) for flag in ("swiglu", "geglu", "quick-geglu", "gelu-tanh"))
 
 
 def _window(arguments: Arguments) -> int | None:
@@ -200,21 +200,25 @@ def _decoder(arguments: Arguments) -> tuple[list[LayerKind], list[str]]:
     layers = num_layers(arguments)
     latent = arguments.has("multi-latent-attention") or arguments.has("multi-head-latent-attention")
     softmax: Attention = _latent_attention(arguments) if latent else _self_attention(arguments)
-    mixers = {"": softmax, "linear_": softmax}
-    linear = [False] * layers
+    mixers = {"": softmax, "other_": softmax}
+    others = [False] * layers
+    if arguments.has("interleave-sliding-window") and isinstance(softmax, SelfAttention):
+        # every other layer, from the first on, sees a window
+        mixers["other_"] = softmax.model_copy(update={"window": arguments.integer("interleave-sliding-window")})
+        others = [layer % 2 == 0 for layer in range(layers)]
     if arguments.has("experimental-attention-variant"):
         arguments.one_of("experimental-attention-variant", "", ("gated_delta_net",))
-        mixers["linear_"] = _gated_delta_net(arguments)
+        mixers["other_"] = _gated_delta_net(arguments)
         softmax_layers = _pattern(arguments, "linear-attention-freq", layers, "4", period_means_last=True)
-        linear = [not flag for flag in softmax_layers]
+        others = [not flag for flag in softmax_layers]
         if "," in arguments.text("linear-attention-freq") or "[" in arguments.text("linear-attention-freq"):
-            linear = softmax_layers
+            others = softmax_layers
     moe = expert_layers(arguments, layers)
     norms = 4 if arguments.has("post-norm") else 2
     kinds: list[LayerKind] = []
     order = []
-    for is_linear, is_moe in zip(linear, moe, strict=True):
-        prefix = "linear_" if is_linear else ""
+    for is_other, is_moe in zip(others, moe, strict=True):
+        prefix = "other_" if is_other else ""
         name = prefix + ("moe" if is_moe else "dense")
         order.append(name)
         if name not in {kind.name for kind in kinds}:

@@ -131,6 +131,7 @@ def _megatron(arguments: Arguments, device: Device) -> dict[str, Any]:
         "grouped_gemm_workspace_bytes": GROUPED_GEMM_STREAMS * engine if grouped else 0,
         "dummy_weight_gradients": not arguments.has("no-gradient-accumulation-fusion"),
         "keeps_head_dummy": True,
+        "fused_gated_activation": not arguments.has("no-bias-swiglu-fusion"),
         "transformer_engine": not local,
         "grouped_experts": grouped,
         "flash_attention": fused_attention,
@@ -144,6 +145,8 @@ def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
     number = release_number(release)
     return {
         "flash_attention": arguments.has("use-flash-attn"),
+        "keeps_score_buffer": arguments.text("position-embedding-type") != "alibi",
+        "fused_gated_activation": arguments.has("use-fused-swiglu"),
         "rope_saves_input": arguments.has("use-fused-rotary-pos-emb"),
         "transformer_engine": False,
         "optimizer_step_copies_parameter": number <= (2, 3),
