@@ -64,6 +64,8 @@ def _varied(instance: Instance, rng: random.Random, schedules: tuple[str, ...] |
         space = random_search_space(rng, instance.cluster.num_devices)
         if schedules is not None:
             space |= {"schedule": schedules, "vpp": (1, 2)}
+        elif space.get("schedule") is None:
+            space["schedule"] = ("gpipe", "1f1b")
         layout = instance.layout.model_copy(update=space)
         job = instance.job.model_copy(update={"gbs": rng.choice((1, 2, 3, 4, 4, 6))})
         if schedules is not None:

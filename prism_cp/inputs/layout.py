@@ -16,9 +16,7 @@ MIRRORED = ("dualpipe",)  # keep two copies of every piece, each for half of the
 # Schedules that run a forward beside another micro-batch's backward, so that one's communication can hide behind the
 # other's computation; without pipelining every schedule can (Megatron-LM, combined_1f1b.py).
 PAIRING = ("interleaved", *OVERLAPPING)
-# What is searched when the instance names no schedule: those whose stage problems are proved in seconds.
-DEFAULT_SCHEDULES = ("gpipe", "1f1b")
-DEFAULT_MOST_VPP = 4  # likewise for vpp; larger values have to be named
+DEFAULT_MOST_VPP = 4  # what is searched when the instance names no vpp; larger values have to be named
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class LayoutSpace(FrozenModel):
     vpp: tuple[PositiveInt, ...] | None = None  # None: what the schedule wants, up to `DEFAULT_MOST_VPP`
     mbs: tuple[PositiveInt, ...] | None = None
     zero: tuple[Annotated[int, Field(ge=0, le=3)], ...] | None = None
-    schedule: tuple[str, ...] | None = None  # None: `DEFAULT_SCHEDULES`
+    schedule: tuple[str, ...] | None = None
     # Strategies a layer may use: "none", "full", or modules joined by "+", e.g. "layernorm+moe_act".
     # None: everything the profile's modules allow.
     recompute: tuple[str, ...] | None = None
@@ -74,4 +72,4 @@ class LayoutSpace(FrozenModel):
     @property
     def schedules(self) -> tuple[str, ...]:
         """The schedules that may be used, in the order of `SCHEDULES`."""
-        return tuple(name for name in SCHEDULES if name in (self.schedule or DEFAULT_SCHEDULES))
+        return tuple(name for name in SCHEDULES if name in (self.schedule or SCHEDULES))

@@ -166,7 +166,7 @@ def build_profile(raw: Raw) -> Profile:
 
 
 def build_layout(raw: object) -> LayoutSpace:
-    """A `LayoutSpace`: scalars become one-element lists, null and ``any`` leave a field open."""
+    """A `LayoutSpace`: scalars become one-element lists, null, ``any`` and ``all`` leave a field open."""
     if raw is None:
         return LayoutSpace()
     if not isinstance(raw, dict):
@@ -177,7 +177,7 @@ def build_layout(raw: object) -> LayoutSpace:
         if field is None or field.annotation is bool:
             fields[name] = value
             continue
-        if value is None or value == "any":
+        if value is None or value in ("any", "all"):
             continue
         values = value if isinstance(value, list) else [value]
         if not values:

@@ -18,7 +18,7 @@ Float64 = NDArray[np.float64]
 ClassKey = tuple[str, int, int, int]  # schedule with its options, pp, vpp, num_microbatches
 
 MOST_DUALS = 12  # of a class, tried on every new layout
-FIRST_PROGRAMS = 2  # solved when layouts of a class arrive
+FIRST_PROGRAMS = 2  # solved when the first layouts of a class arrive
 
 
 @dataclass(eq=False)
@@ -93,7 +93,7 @@ class RelaxationBounds:
             relaxed = np.zeros(len(rows), np.bool_)
             for dual in waiting.duals:
                 _raise(values, dual, own, target_s)
-            for _ in range(FIRST_PROGRAMS if not stopped() else 0):
+            for _ in range(0 if waiting.duals or stopped() else FIRST_PROGRAMS):
                 alive = np.flatnonzero((values <= target_s) & ~relaxed)
                 if not len(alive):
                     break

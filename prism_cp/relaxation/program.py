@@ -7,6 +7,8 @@ taken for a bound: only its duals are used, and `dual_bounds` prices them anew.
 
 from __future__ import annotations
 
+from typing import Any
+
 import highspy
 import numpy as np
 from numpy.typing import NDArray
@@ -36,17 +38,27 @@ MORE_PATHS = 4  # known paths added at once
 STEADY = 0.5  # weight of the steadier point
 
 
-def undominated(strategies: Float64) -> NDArray[np.intp]:
-    """Strategies that no other one beats in every cost.
+def on_hull(strategies: Float64) -> NDArray[np.intp]:
+    """Strategies on the lower convex hull of time and activation: the program needs no others, the bounds see them all.
 
     Parameters
     ----------
     strategies : float64 array [strategies, costs]
     """
+    time = strategies[:, :ACTIVATION].sum(axis=1)
     kept: list[int] = []
-    for q in np.lexsort(strategies.T[::-1]):
-        if not any(np.all(strategies[other] <= strategies[q]) for other in kept):
-            kept.append(int(q))
+    for q in np.lexsort((strategies[:, ACTIVATION], time)):
+        x, y = time[q], strategies[q, ACTIVATION]
+        if kept and strategies[kept[-1], ACTIVATION] <= y:
+            continue
+        while len(kept) >= 2:
+            a, b = kept[-2], kept[-1]
+            if (strategies[b, ACTIVATION] - strategies[a, ACTIVATION]) * (x - time[a]) < (
+                y - strategies[a, ACTIVATION]
+            ) * (time[b] - time[a]):
+                break
+            kept.pop()
+        kept.append(int(q))
     return np.array(kept)
 
 
@@ -73,18 +85,14 @@ class Relaxation:
         for bracket in range(self.brackets):
             for position, k in enumerate(kinds):
                 allowed = np.flatnonzero(costs.bracket[0, k] <= bracket)
-                for q in allowed[undominated(table[k][allowed])] if len(allowed) else ():
+                for q in allowed[on_hull(table[k][allowed])] if len(allowed) else ():
                     share = max(0.0, table[k, q, TRANSIENT] - lows[bracket]) / costs.most[0]
                     times = [*table[k, q, :ACTIVATION], costs.kinds[0, k, HEAD]]
-                    chosen.append(
-                        (bracket, position, times, [table[k, q, ACTIVATION], share, *costs.kinds[0, k, :HEAD]])
-                    )
+                    memory = [table[k, q, ACTIVATION], share, *costs.kinds[0, k, :HEAD]]
+                    chosen.append((bracket, position, times, memory))
         self.layers = costs.layers[kinds]
         self.piece = np.tile(np.arange(pieces), len(chosen))
-        self.bracket = np.repeat([bracket for bracket, _, _, _ in chosen], pieces)
-        kind = np.repeat([position for _, position, _, _ in chosen], pieces)
         self.times = np.repeat(np.array([times for _, _, times, _ in chosen]), pieces, axis=0)
-        held = np.repeat(np.array([memory for _, _, _, memory in chosen]), pieces, axis=0)
         self.end_times, end_memory = np.zeros((pieces, 4)), np.zeros((pieces, 4))
         for end, place in ((costs.ends[0, 0], 0), (costs.ends[0, 1], pieces - 1)):
             self.end_times[place] += end[:4]
@@ -93,43 +101,53 @@ class Relaxation:
         self.second = float(max(1e-12, table[:, :, :WEIGHT_GRAD].sum(axis=2).min(axis=1) @ costs.layers))
         self.byte = float(max(1.0, abs(self.layout[ROOM])))
         self.middle = np.arange(0) if layout_class.may_be_empty else np.arange(1, pieces - 1)
-        self._set_rows(kind, held, end_memory, lows)
+        options = np.array([(bracket, kind) for bracket, kind, _, _ in chosen])
+        self._set_rows(options, np.array([held for _, _, _, held in chosen]), end_memory, lows)
 
-    def _set_rows(self, kind: NDArray[np.integer], held: Float64, end_memory: Float64, lows: Float64) -> None:
-        """All rows but paths: memory, layers, fillings of pieces, choices of brackets."""
-        layout_class, brackets = self.layout_class, self.brackets
+    def _set_rows(self, options: NDArray[np.integer], held: Float64, end_memory: Float64, lows: Float64) -> None:
+        """All rows but paths: memory, layers, fillings of pieces, choices of brackets; as (row, column, value) entries.
+
+        Parameters
+        ----------
+        options : int array [options, 2]
+            Bracket and kind of every block of columns.
+        held : float64 array [options, 4]
+        """
+        layout_class, brackets, pieces = self.layout_class, self.brackets, self.layout_class.num_pieces
         groups = int(layout_class.group_of_row.max()) + 1
-        columns = len(self.piece)
+        columns, blocks = len(self.piece), np.arange(len(options)) * pieces
         memory = layout_class.memory
-        needed = (memory[:, self.piece] * held).sum(axis=2) / self.byte
         room = self.layout[ROOM] - layout_class.occupied * self.layout[BUFFER] - (memory * end_memory).sum(axis=(1, 2))
         self.num_memory = len(room) * brackets
-        self.matrix = np.zeros((
-            self.num_memory + len(self.layers) + len(self.middle) * brackets + groups, columns + groups * brackets + 1,
-        ))  # fmt: skip
-        lower, upper = np.zeros(len(self.matrix)), np.full(len(self.matrix), highspy.kHighsInf)
+        self.first_filled = self.num_memory + len(self.layers)
+        self.first_choice = self.first_filled + len(self.middle) * brackets
+        self.num_columns = columns + groups * brackets + 1
+        lower, upper = np.zeros(self.first_choice + groups), np.full(self.first_choice + groups, highspy.kHighsInf)
+        entries = []
+        row, piece = np.nonzero(memory.any(axis=2))
+        needed = memory[row, piece] @ held.T / self.byte  # [entries, options]
+        entries.append((row[:, None] * brackets + options[:, 0], piece[:, None] + blocks, -needed))
         for bracket in range(brackets):
             # A rank without layers, which only the lowest bracket allows, has no transient of a layer.
             low = lows[bracket] * (layout_class.occupied if bracket == 0 else np.ones(len(room)))
             transient = np.maximum(layout_class.loss * self.layout[LOSS], low)
-            of_bracket = columns + layout_class.group_of_row * brackets + bracket
-            rows = np.arange(len(room)) * brackets + bracket
-            self.matrix[rows, :columns] = -np.where(self.bracket == bracket, needed, 0.0)
-            self.matrix[rows, of_bracket] = (room - transient) / self.byte
-        start = self.num_memory
-        self.matrix[start + kind, np.arange(columns)] = 1.0
-        lower[start : start + len(self.layers)] = upper[start : start + len(self.layers)] = self.layers
-        self.first_filled = start + len(self.layers)
-        for number, piece in enumerate(self.middle):
-            for bracket in range(brackets):
-                row = self.first_filled + number * brackets + bracket
-                self.matrix[row, :columns] = (self.piece == piece) & (self.bracket == bracket)
-                self.matrix[row, columns + layout_class.group_of_piece[piece] * brackets + bracket] = -1.0
-        self.first_choice = len(self.matrix) - groups
-        for group in range(groups):
-            at = columns + group * brackets
-            self.matrix[self.first_choice + group, at : at + brackets] = 1.0
+            chosen = columns + layout_class.group_of_row * brackets + bracket
+            entries.append((np.arange(len(room)) * brackets + bracket, chosen, (room - transient) / self.byte))
+        every = np.arange(pieces)[:, None] + blocks
+        entries.append((self.num_memory + np.broadcast_to(options[:, 1], every.shape), every, np.ones(every.shape)))
+        lower[self.num_memory : self.first_filled] = upper[self.num_memory : self.first_filled] = self.layers
+        filled = self.first_filled + np.arange(len(self.middle))[:, None] * brackets
+        inside = self.middle[:, None] + blocks
+        entries.append((filled + options[:, 0], inside, np.ones(inside.shape)))
+        each = np.arange(brackets)
+        of_piece = columns + layout_class.group_of_piece[self.middle][:, None] * brackets + each
+        entries.append((filled + each, of_piece, -np.ones(of_piece.shape)))
+        of_group = columns + np.arange(groups)[:, None] * brackets + each
+        choice = self.first_choice + np.broadcast_to(np.arange(groups)[:, None], of_group.shape)
+        entries.append((choice, of_group, np.ones(of_group.shape)))
         lower[self.first_choice :] = upper[self.first_choice :] = 1.0
+        rows, places, values = (np.concatenate([np.ravel(entry[i]) for entry in entries]) for i in range(3))
+        self.entries = rows, places, values
         self.lower, self.upper = lower, upper
 
     def _dual(self, weights: Float64, dual: Float64, unit: float) -> Dual:
@@ -150,8 +168,8 @@ class Relaxation:
         target_s
             A bound beyond it is good enough.
         """
-        highs = _program(self.matrix, self.lower, self.upper)
-        start = len(self.matrix)
+        highs = _program(self.entries, self.lower, self.upper, self.num_columns)
+        start = len(self.lower)
         used: list[int] = []
         fresh = sorted(self.layout_class.useful)
         found: list[Dual] = []
@@ -204,7 +222,7 @@ class Relaxation:
         if not which:
             return
         paths, transfers = self.layout_class.paths[which], self.layout_class.transfers[which]
-        matrix = np.zeros((len(which), self.matrix.shape[1]))
+        matrix = np.zeros((len(which), self.num_columns))
         matrix[:, -1] = 1.0
         matrix[:, : len(self.piece)] = -(paths[:, self.piece] * self.times).sum(axis=2) / self.second
         constant = ((paths * self.end_times).sum(axis=(1, 2)) + transfers * self.layout[P2P]) / self.second
@@ -223,26 +241,27 @@ class Relaxation:
 
     def _excess_dual(self) -> Dual | None:
         """Nothing fits, even with split layers: the least excess over the room has a dual that proves it."""
-        matrix = self.matrix.copy()
-        matrix[: self.num_memory, -1] = 1.0
-        solution = _solve(_program(matrix, self.lower, self.upper))
+        rows, places, values = self.entries
+        excess = np.arange(self.num_memory), np.full(self.num_memory, self.num_columns - 1), np.ones(self.num_memory)
+        entries = tuple(np.concatenate(pair) for pair in zip((rows, places, values), excess, strict=True))
+        solution = _solve(_program(entries, self.lower, self.upper, self.num_columns))
         return None if solution is None else self._dual(np.zeros(len(self.layout_class.paths)), solution[1], 1.0)
 
 
-def _program(matrix: Float64, lower: Float64, upper: Float64) -> SilentHighs:
-    """Minimise the last of non-negative columns."""
-    rows, columns = matrix.shape
+def _program(entries: tuple[Any, ...], lower: Float64, upper: Float64, columns: int) -> SilentHighs:
+    """Minimise the last of non-negative columns; `entries` are rows, columns and values."""
+    rows, places, values = entries
+    order = np.argsort(rows, kind="stable")
     lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = columns, rows
+    lp.num_col_, lp.num_row_ = columns, len(lower)
     lp.col_cost_ = np.append(np.zeros(columns - 1), 1.0)
     lp.col_lower_ = np.zeros(columns)
     lp.col_upper_ = np.full(columns, highspy.kHighsInf)
     lp.row_lower_, lp.row_upper_ = lower, upper
-    row_index, column_index = np.nonzero(matrix)
     lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    lp.a_matrix_.start_ = np.searchsorted(row_index, np.arange(rows + 1)).astype(np.int32)
-    lp.a_matrix_.index_ = column_index.astype(np.int32)
-    lp.a_matrix_.value_ = matrix[row_index, column_index]
+    lp.a_matrix_.start_ = np.searchsorted(rows[order], np.arange(len(lower) + 1)).astype(np.int32)
+    lp.a_matrix_.index_ = places[order].astype(np.int32)
+    lp.a_matrix_.value_ = values[order]
     highs = SilentHighs()
     highs.setOptionValue("presolve", "off")
     highs.passModel(lp)

@@ -169,4 +169,5 @@ def _postpone(batch: Batch, rows: np.ndarray, bounds: np.ndarray, state: SearchS
     if state.stopped():
         state.leave_open(bounds[rows].tolist())
     elif len(rows):
+        state.report()
         state.count_left_out(*batch.postpone(rows, state.waiting, state.target_s, state.stopped))
