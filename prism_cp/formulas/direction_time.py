@@ -14,11 +14,11 @@ def direction_templates(instance: Instance) -> tuple[Template, Template, Templat
     """What a layer's direction takes, from its kernel sums.
 
     The host must launch the kernels: no direction is shorter than `floor`, in which it also waits for what it must know
-    of the token exchange (`sync`, of which the devices see the idle time after every wait); and recomputation of a whole layer launches
-    a forward more. Fully sharded parameters are gathered before the forward and before the backward, gradients that are
-    kept sharded are reduced in every micro-batch (in the last one too, which the step's tail accounts for); what the
-    compute does not hide is exposed, and with full sharding one hop per further node always is (PyTorch FSDP; the
-    latency from published runs on 128 to 512 H100). Everything carries the jitter factor.
+    of the token exchange (`sync`: how long the devices idle after those waits); and recomputation of a whole layer
+    launches a forward more. Fully sharded parameters are gathered before the forward and before the backward, gradients
+    that are kept sharded are reduced in every micro-batch (in the last one too, which the step's tail accounts for);
+    what the compute does not hide is exposed, and with full sharding one hop per further node always is (PyTorch FSDP;
+    the latency from published runs on 128 to 512 H100). Everything carries the jitter factor.
     """
     profile = instance.profile
     names = "kernels other floor sync resync launches hop zero_2 zero_3 gather reduce micro_batches"
