@@ -13,11 +13,12 @@ from prism_cp.inputs.instance import Instance
 def direction_templates(instance: Instance) -> tuple[Template, Template, Template]:
     """What a layer's direction takes, from its kernel sums.
 
-    The host must launch the kernels: no direction is shorter than `floor`, and recomputation of a whole layer launches
-    a forward more. Fully sharded parameters are gathered before the forward and before the backward, gradients that are
-    kept sharded are reduced in every micro-batch (in the last one too, which the step's tail accounts for); what the
-    compute does not hide is exposed, and with full sharding one hop per further node always is (PyTorch FSDP; the
-    latency from published runs on 128 to 512 H100). Everything carries the jitter factor.
+    The host must launch the kernels: no direction is shorter than `floor`, in which it also waits for what it must know
+    of the token exchange (`sync`: how long the devices idle after those waits); and recomputation of a whole layer
+    launches a forward more. Fully sharded parameters are gathered before the forward and before the backward, gradients
+    that are kept sharded are reduced in every micro-batch (in the last one too, which the step's tail accounts for);
+    what the compute does not hide is exposed, and with full sharding one hop per further node always is (PyTorch FSDP;
+    the latency from published runs on 128 to 512 H100). Everything carries the jitter factor.
     """
     profile = instance.profile
     names = "kernels other floor sync resync launches hop zero_2 zero_3 gather reduce micro_batches"
@@ -28,16 +29,16 @@ def direction_templates(instance: Instance) -> tuple[Template, Template, Templat
     gather_window = rational(profile.gradient_overlap_window) if profile.overlap_param_gather else Integer(0)
     reduce_window = rational(profile.gradient_overlap_window) if profile.overlap_grad_reduce else Integer(0)
 
-    launched = Max(kernels, floor, evaluate=False)
+    launched = Max(kernels + sync, floor, evaluate=False)
     exposed = Max(0, gather - gather_window * launched, evaluate=False)
-    forward = jitter * (launched + sync + zero_3 * (exposed + hop))
+    forward = jitter * (launched + zero_3 * (exposed + hop))
     # `kernels`: input gradients with recomputation; `other`: weight gradients, which run in the same direction
-    worked = Max(kernels, floor * launches - other, evaluate=False)
+    worked = Max(kernels + sync * resync, floor * launches - other, evaluate=False)
     both = worked + other
     backward_window = gather_window if profile.prefetch_backward else Integer(0)
     gathered = zero_3 * (Max(0, gather - backward_window * both, evaluate=False) + hop)
     reduced = zero_2 * (1 - 1 / count) * Max(0, reduce - reduce_window * both, evaluate=False)
-    input_grad = jitter * (worked + sync * resync + gathered + reduced)
+    input_grad = jitter * (worked + gathered + reduced)
     forward_arguments = (kernels, floor, sync, hop, zero_3, gather)
     backward_arguments = (kernels, other, floor, sync, resync, launches, hop, zero_2, zero_3, gather, reduce, count)
     assert set(backward_arguments) == set(symbols)

@@ -27,17 +27,20 @@ from prism_cp.formulas.state_time import bucket_times, jitter_factor, norm_time,
 from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
 from prism_cp.formulas.time_results import LayerTimes, LayoutTimes, concatenated
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.model import LayerKind, MixtureOfExperts
+from prism_cp.inputs.model import LatentAttention, LayerKind, MixtureOfExperts
 
 ENDS = ("embedding", "head")
 _NONE = (Strategy("none"),)
 _BLOCK = 8192  # layouts evaluated at a time: their arrays stay in the cache
 _NORM_MODULES = frozenset({"layernorm"})
 _MOE_FLOOR = 4  # a mixture-of-experts layer launches about four times the kernels of a dense one
+# Latent attention launches more than one projection a side: fitted on Moonlight-16B (Megatron-Bridge's recomputation
+# studies) and DeepSeek-V3 (NVIDIA/dgxc-benchmarking), both without graphs.
+_LATENT_FLOOR = Rational(19, 10)
 # Without graphs the host launches a layer piece by piece to pair two micro-batches: fitted on the two published runs of
 # that kind (NVIDIA-NeMo/Megatron-Bridge, H100 and GB200).
 _OVERLAP_LAUNCH_S = Rational(7, 1000)
-_ATTENTION_GRAPH_SYNC = Rational(3, 4)  # what is left of the host's work with graphs of the attention blocks
+_ATTENTION_GRAPH_SHARE = Rational(3, 4)  # what is left of the host's work with graphs of the attention blocks
 
 
 @dataclass(frozen=True)
@@ -175,12 +178,17 @@ class TimeExpressions:
         profile = self.instance.profile
         if name in ENDS or profile.full_cuda_graphs:
             return Rational(0), Rational(0)
-        floor = repeat * rational(profile.host_launch_floor_s)
-        if not isinstance(layer_kind(name, self.instance).feed_forward, MixtureOfExperts):
+        kind = layer_kind(name, self.instance)
+        floor = repeat * rational(profile.host_launch_floor_s) * rational(self.instance.cluster.device.host_slowdown)
+        if profile.attention_cuda_graphs:
+            floor *= _ATTENTION_GRAPH_SHARE
+        elif isinstance(kind.attention, LatentAttention):
+            floor *= _LATENT_FLOOR
+        if not isinstance(kind.feed_forward, MixtureOfExperts):
             return floor, Rational(0)
         sync = repeat * rational(profile.moe_host_sync_s)
         if profile.attention_cuda_graphs:
-            sync *= _ATTENTION_GRAPH_SYNC
+            sync *= _ATTENTION_GRAPH_SHARE
         elif profile.expert_overlap:
             sync += repeat * _OVERLAP_LAUNCH_S
         return _MOE_FLOOR * floor, sync if self.instance.job.capacity_factor is None else Rational(0)

@@ -31,6 +31,7 @@ class Device(FrozenModel):
     hbm_efficiency: Fraction01
     gather_efficiency: Fraction01 = 0.42  # HBM efficiency of token permutation
     kernel_latency_s: PositiveFloat = 6e-6
+    host_slowdown: PositiveFloat = 1.0  # launch time of the host it comes with, over an x86 host's
     source: dict[str, str] = Field(default_factory=dict)  # one entry a value: where it comes from
     note: str = ""
 

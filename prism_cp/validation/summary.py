@@ -13,6 +13,7 @@ from prism_cp.validation.validate import Prediction
 
 Pairs = list[tuple[float, float]]
 _REASON_LENGTH = 110
+_TEST_SUITES = ("megatron_lm_golden", "mindspeed_llm_npu_ci")
 _RANKED_SOURCES = ("bloom_prequel",)  # dozens of topologies of one model, measured to be ranked
 
 
@@ -58,7 +59,7 @@ def summarize(found: Sequence[Prediction]) -> Summary:
     keys: dict[str, Callable[[Prediction], str]] = {
         "family": lambda item: item.family,
         "source": lambda item: item.source,
-        "model": lambda item: f"{item.source}: {item.row.text('model')}",
+        "model": _model,
         "precision": lambda item: f"{item.source}: {precision_name(item.row)}",
     }
     without = [item for item in found if item.skipped]
@@ -72,6 +73,11 @@ def summarize(found: Sequence[Prediction]) -> Summary:
         out_of_memory=OutOfMemory(len(failed), sum(item.fits is False for item in failed)),
         reasons=tuple((source, reason, count) for (source, reason), count in reasons.most_common()),
     )
+
+
+def _model(item: Prediction) -> str:
+    """Source and model; the cases of a test suite, each a configuration of its own, are one."""
+    return item.source if item.source in _TEST_SUITES else f"{item.source}: {item.row.text('model')}"
 
 
 def step_time_pairs(found: Sequence[Prediction]) -> Pairs:

@@ -45,6 +45,7 @@ def test_device(name: str) -> None:
     kernels = ("flash2_attention_efficiency", "triton_attention_efficiency")
     optional = ("fp8_gemm_efficiency", "fp4_gemm_efficiency", *kernels)
     stated |= {name for name in optional if getattr(device, name) is not None}
+    stated |= {"host_slowdown"} if device.host_slowdown != 1 else set()
     assert set(device.source) == stated
     assert all(device.source.values())
     # fp8 needs its rate and its efficiency, or neither.

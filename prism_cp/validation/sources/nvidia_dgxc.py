@@ -35,7 +35,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
     if layers := row.note_integer("layers"):
         model = with_num_layers(model, layers)
     precision = precision_of(row.text("precision"))
-    profile = catalog_profile("megatron-bridge")
+    profile = catalog_profile("nemo-2025")
     updates: dict[str, Any] = {"fp8_scaling": fp8_scaling(row.text("precision"), "delayed")}
     profile = profile.model_copy(update=updates)
     vpp = virtual_stages(row)
