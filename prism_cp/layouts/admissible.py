@@ -191,11 +191,10 @@ class AdmissibleLayouts:
 
     def schedule_choices(self, pp: int, num_microbatches: int) -> list[tuple[str, int]]:
         """(schedule, vpp) pairs that pp and the number of micro-batches allow."""
-        most_vpp = min(DEFAULT_MOST_VPP, max(2, (self.chain_length + 2) // pp))
         pairs = []
         for name in self.space.schedules:
             schedule = get_schedule(pipeline_schedule(self.instance, name))
-            for vpp in self.space.vpp or range(1, most_vpp + 1):
+            for vpp in self.space.vpp or range(1, DEFAULT_MOST_VPP + 1):
                 if schedule.why_not(pp, vpp, num_microbatches) is None and self._fits_chain(
                     schedule.num_pieces(pp, vpp)
                 ):

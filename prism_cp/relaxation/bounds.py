@@ -103,7 +103,7 @@ class RelaxationBounds:
                 if found is not None:
                     _raise(values, found, own, target_s)
             nothing = int(np.isinf(values).sum())
-            keep = np.flatnonzero(values <= target_s)
+            keep = np.flatnonzero((values <= target_s) & np.isfinite(values))
             hopeless += nothing
             beyond += len(rows) - nothing - len(keep)
             if len(keep):

@@ -12,7 +12,7 @@ import pytest
 from prism_cp.check_layout import layout_faults
 from prism_cp.errors import InstanceError
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.layout import CP_COMM, SCHEDULES, Layout
+from prism_cp.inputs.layout import CP_COMM, DEFAULT_MOST_VPP, SCHEDULES, Layout
 from prism_cp.layouts.admissible import AdmissibleLayouts, all_layouts, divisors
 from prism_cp.pipeline import get_schedule
 from tests.random_instances import random_instance, random_search_space
@@ -50,9 +50,9 @@ def products(instance: Instance) -> Iterator[Layout]:
         for mbs in divisors(gbs):
             if gbs % (mbs * dp):
                 continue
-            running = [
-                (name, vpp) for name in SCHEDULES for vpp in (1, 2) if runs(instance, name, pp, vpp, gbs // (mbs * dp))
-            ]
+            allowed = instance.layout.vpp or range(1, DEFAULT_MOST_VPP + 1)
+            names = itertools.product(SCHEDULES, allowed)
+            running = [each for each in names if runs(instance, each[0], pp, each[1], gbs // (mbs * dp))]
             for sp, comm, ep, etp, zero, (schedule, vpp) in itertools.product(
                 (False, True), CP_COMM, sizes, sizes, range(4), running
             ):
@@ -62,9 +62,9 @@ def products(instance: Instance) -> Iterator[Layout]:
 def runs(instance: Instance, name: str, pp: int, vpp: int, num_microbatches: int) -> bool:
     """Whether a schedule is searched and runs with these sizes, every middle piece having a layer."""
     schedule, space = get_schedule(name), instance.layout
-    if name not in (space.schedule or ("gpipe", "1f1b")) or schedule.why_not(pp, vpp, num_microbatches) is not None:
+    if name not in (space.schedule or SCHEDULES) or schedule.why_not(pp, vpp, num_microbatches) is not None:
         return False
-    pieces = pp * vpp if name == "interleaved" else pp
+    pieces = pp * vpp if name in ("interleaved", "zb-v", "dualpipev") else pp
     return space.allow_empty_middle_stages or pieces <= len(instance.model.chain) + 2
 
 
