@@ -77,7 +77,8 @@ def num_layers_in_name(published: str) -> int | None:
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", re.sub(r"\([^)]*\)|\[[^\]]*\]", "", text.lower()))
+    bare = re.sub(r"\([^)]*\)|\[[^\]]*\]|\bproxy\b", "", text.lower())
+    return re.sub(r"[^a-z0-9]", "", bare)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from prism_cp.errors import UsageError
+from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.estimate import Estimate, estimate
 from prism_cp.validation.arguments import arguments_of
@@ -114,7 +114,7 @@ def predict(row: Row) -> Prediction:
     try:
         run = configuration(row, arguments_of(row))
         return _predicted(row, run, estimate(run))
-    except Skipped as reason:
+    except PrismError as reason:
         return Prediction(family=family_name(row, None), measured=_measured(row), skipped=str(reason), **common)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prism_cp.errors import UsageError
+from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.megatron_arguments import (
     UnsupportedArgument,
@@ -52,7 +52,7 @@ def test_understood_flags_are_exactly_those_that_are_read() -> None:
     quoted = set(re.findall(r'"([a-z0-9_-]+)"', sources))
     encoder = {"encoder-num-layers", "decoder-num-layers", "encoder-seq-length", "decoder-seq-length"}
     assert UNDERSTOOD - quoted == encoder
-    read = set(re.findall(r'\.(?:has|integer|number|text|one_of)\(\s*"([a-z0-9_-]+)"', sources))
+    read = set(re.findall(r'\.(?:has|integer|integers|size|number|text|one_of)\(\s*"([a-z0-9_-]+)"', sources))
     assert read <= UNDERSTOOD
 
 
@@ -169,3 +169,18 @@ def test_files_of_cases(tmp_path: Path) -> None:
     for case in (None, "three"):
         with pytest.raises(UsageError, match="--case NAME"):
             read_arguments(file, case)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "mindspeed"])
+def test_unusable_values_are_refused_never_crash(framework: str) -> None:
+    """Every understood flag with values that make no sense ends in a configuration or in a named refusal."""
+    experts = {"num-experts": "8", "pipeline-model-parallel-size": "2", "recompute-granularity": "full"}
+    refused = 0
+    for flag in sorted(UNDERSTOOD):
+        for value in ("x", "0", "-1", "true", "99999999999999999999"):
+            given = {**BASE, **experts, flag: value}
+            try:
+                configuration_from_arguments(given, cluster="h100", num_devices=8, framework=framework)
+            except PrismError:
+                refused += 1
+    assert refused > len(UNDERSTOOD)

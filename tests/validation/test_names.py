@@ -60,3 +60,7 @@ def test_pipeline_layouts() -> None:
     assert decoder_layers("Et*3|(tt|)*29,m|L") == (3, *(2,) * 29, 0, 0)
     with pytest.raises(Skipped, match="pp_layout"):
         decoder_layers("ttt")
+
+
+def test_proxies_are_named_after_their_model() -> None:
+    assert model_name("Deepseek V3 proxy") == "deepseek-v3"

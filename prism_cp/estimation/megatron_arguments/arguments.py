@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
+from prism_cp.errors import InstanceError
 from prism_cp.estimation.configuration import Configuration, configure
 from prism_cp.estimation.megatron_arguments.model import model_from_arguments
 from prism_cp.estimation.megatron_arguments.placement import layout_from_arguments, recomputation, stage_layers
@@ -51,10 +54,26 @@ def configuration_from_arguments(
     UnsupportedArgument
         A flag or value is not modelled; it is named.
     """
-    arguments = Arguments(given)
+    try:
+        return _configuration(Arguments(given), cluster, num_devices, framework, program, release, name)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InstanceError(where, f"{first['input']} from the arguments: {first['msg']}") from error
+
+
+def _configuration(
+    arguments: Arguments,
+    cluster: str,
+    num_devices: int | None,
+    framework: str,
+    program: str,
+    release: str,
+    name: str,
+) -> Configuration:
     if program == "t5":
         raise UnsupportedArgument("program", program, "encoders with decoders are not modelled", "gpt, bert")
-    devices = num_devices or arguments.integer("nnodes", 1) * arguments.integer("nproc_per_node")
+    devices = num_devices or arguments.size("nnodes", 1) * arguments.size("nproc_per_node")
     model, multiple = model_from_arguments(arguments, name, program)
     layout = layout_from_arguments(arguments, devices)
     built = build_cluster(expand_cluster({"name": cluster, "num_devices": devices}, None))  # type: ignore[arg-type]
@@ -98,7 +117,7 @@ def _defers(arguments: Arguments) -> bool:
 def _legacy_mask_bytes(arguments: Arguments, framework: str) -> int:
     """MindSpeed-LLM's layers before Megatron core keep one attention mask of sequence x sequence bytes each."""
     legacy = framework == "mindspeed" and not arguments.has("use-mcore-models") and arguments.has("use-flash-attn")
-    return arguments.integer("seq-length") ** 2 if legacy else 0
+    return arguments.size("seq-length") ** 2 if legacy else 0
 
 
 def _offloaded(arguments: Arguments) -> float:
@@ -118,7 +137,7 @@ def _job(arguments: Arguments, multiple: int, gbs: int) -> Job:
         capacity = 0.0
     return Job(
         gbs=gbs,
-        seq_len=arguments.integer("seq-length"),
+        seq_len=arguments.size("seq-length"),
         precision=precision,  # type: ignore[arg-type]
         capacity_factor=capacity or None,
         vocab_padding=multiple,

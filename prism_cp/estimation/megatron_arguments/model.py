@@ -6,6 +6,7 @@ import re
 
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
 from prism_cp.estimation.megatron_arguments.vocabulary import vocabulary
+from prism_cp.inputs.consistency import MAX_LAYERS
 from prism_cp.inputs.model import (
     Attention,
     DenseFeedForward,
@@ -39,7 +40,7 @@ def model_from_arguments(arguments: Arguments, name: str, program: str = "gpt") 
     learned = _position(arguments) == "learned_absolute"
     model = Model(
         name=name,
-        hidden_size=arguments.integer("hidden-size"),
+        hidden_size=arguments.size("hidden-size"),
         vocab_size=entries,
         kinds=used,
         layers=tuple(LayerGroup(kind=kind, count=1) for kind in kept),
@@ -58,14 +59,16 @@ def model_from_arguments(arguments: Arguments, name: str, program: str = "gpt") 
 
 def removed_layers(arguments: Arguments) -> frozenset[int]:
     """Indices that ``--noop-layers`` takes out of the model."""
-    text = arguments.text("noop-layers")
-    return frozenset(int(part) for part in text.split(",") if part.strip())
+    return frozenset(arguments.integers("noop-layers"))
 
 
 def num_layers(arguments: Arguments) -> int:
     """Decoder layers, removed ones included."""
     if "num-layers" in arguments.given:
-        return arguments.integer("num-layers")
+        layers = arguments.size("num-layers")
+        if layers > MAX_LAYERS:
+            raise UnsupportedArgument("num-layers", str(layers), "is out of range", f"at most {MAX_LAYERS}")
+        return layers
     pattern = hybrid_pattern(arguments)
     if pattern:
         return len(pattern)
@@ -116,18 +119,18 @@ def _window(arguments: Arguments) -> int | None:
 
 def ffn_hidden_size(arguments: Arguments) -> int:
     """Width of the dense feed-forward: four hidden sizes, with SwiGLU two thirds of that in steps of 64."""
-    hidden = arguments.integer("hidden-size")
+    hidden = arguments.size("hidden-size")
     default = int((4 * hidden * 2 / 3) / 64) * 64 if arguments.has("swiglu") else 4 * hidden
-    return arguments.integer("ffn-hidden-size", default)
+    return arguments.size("ffn-hidden-size", default)
 
 
 def _self_attention(arguments: Arguments) -> SelfAttention:
-    heads = arguments.integer("num-attention-heads")
+    heads = arguments.size("num-attention-heads")
     grouped = arguments.has("group-query-attention")
     return SelfAttention(
         num_attention_heads=heads,
-        num_key_value_heads=arguments.integer("num-query-groups", 1) if grouped else heads,
-        head_dim=arguments.integer("kv-channels", arguments.integer("hidden-size") // heads),
+        num_key_value_heads=arguments.size("num-query-groups", 1) if grouped else heads,
+        head_dim=arguments.size("kv-channels", arguments.size("hidden-size") // heads),
         qkv_bias=_biased(arguments) or arguments.has("add-qkv-bias"),
         output_bias=_biased(arguments) or arguments.has("add-dense-bias"),
         qk_norm=arguments.has("qk-layernorm"),
@@ -141,9 +144,9 @@ def _latent_attention(arguments: Arguments) -> LatentAttention:
     nope, rope = ("qk-head-dim", "qk-pos-emb-head-dim") if newer else ("qk-nope-head-dim", "qk-rope-head-dim")
     rank = arguments.integer("q-lora-rank", 0)
     return LatentAttention(
-        num_attention_heads=arguments.integer("num-attention-heads"),
+        num_attention_heads=arguments.size("num-attention-heads"),
         q_lora_rank=rank or None,
-        kv_lora_rank=arguments.integer("kv-lora-rank", 32),
+        kv_lora_rank=arguments.size("kv-lora-rank", 32),
         qk_nope_head_dim=arguments.integer(nope, 128),
         qk_rope_head_dim=arguments.integer(rope, 64),
         v_head_dim=arguments.integer("v-head-dim", 128),
@@ -152,8 +155,8 @@ def _latent_attention(arguments: Arguments) -> LatentAttention:
 
 def _gated_delta_net(arguments: Arguments) -> GatedDeltaNet:
     return GatedDeltaNet(
-        num_key_heads=arguments.integer("linear-num-key-heads", 16),
-        num_value_heads=arguments.integer("linear-num-value-heads", 32),
+        num_key_heads=arguments.size("linear-num-key-heads", 16),
+        num_value_heads=arguments.size("linear-num-value-heads", 32),
         key_head_dim=arguments.integer("linear-key-head-dim", 128),
         value_head_dim=arguments.integer("linear-value-head-dim", 128),
         conv_kernel_dim=arguments.integer("linear-conv-kernel-dim", 4),
@@ -161,8 +164,8 @@ def _gated_delta_net(arguments: Arguments) -> GatedDeltaNet:
 
 
 def _mamba(arguments: Arguments) -> Mamba2:
-    head_dim = arguments.integer("mamba-head-dim", arguments.integer("mamba-headdim", 64))
-    inner = arguments.integer("mamba-expand", 2) * arguments.integer("hidden-size")
+    head_dim = arguments.size("mamba-head-dim", arguments.size("mamba-headdim", 64))
+    inner = arguments.size("mamba-expand", 2) * arguments.size("hidden-size")
     return Mamba2(
         num_heads=arguments.integer("mamba-num-heads", inner // head_dim),
         head_dim=head_dim,
@@ -183,8 +186,8 @@ def _experts(arguments: Arguments) -> MixtureOfExperts:
     width = width or ffn_hidden_size(arguments)
     shared = arguments.integer("moe-shared-expert-intermediate-size", 0)
     return MixtureOfExperts(
-        num_experts=arguments.integer("num-experts"),
-        top_k=arguments.integer("moe-router-topk", 2),
+        num_experts=arguments.size("num-experts"),
+        top_k=arguments.size("moe-router-topk", 2),
         intermediate_size=width,
         shared_intermediate_size=shared or arguments.integer("n-shared-experts", 0) * width,
         shared_gate=arguments.has("moe-shared-expert-gate") or arguments.has("shared-expert-gate"),
@@ -231,9 +234,9 @@ def expert_layers(arguments: Arguments, layers: int) -> list[bool]:
     """Which layers are mixtures of experts."""
     if not arguments.has("num-experts"):
         return [False] * layers
-    dense = arguments.integer("first-k-dense-replace", 0)
+    dense = arguments.integer("first-k-dense-replace", 0, -1)
     if "first-k-dense-replace" in arguments.given or arguments.text("moe-layer-freq").startswith("-"):
-        period = abs(arguments.integer("moe-layer-freq", 1))
+        period = abs(arguments.integer("moe-layer-freq", 1, -1)) or 1
         return [layer >= dense and layer % period == 0 for layer in range(layers)]
     return _pattern(arguments, "moe-layer-freq", layers, "1")
 
@@ -243,7 +246,7 @@ def _pattern(
 ) -> list[bool]:
     """An integer (every N-th layer) or a Python list such as ``([0]*3+[1]*12)``, as flags."""
     text = arguments.text(flag, default).replace(" ", "")
-    if text.isdigit():
+    if text.isdigit() and int(text):
         period = int(text)
         return [(layer + 1 if period_means_last else layer) % period == 0 for layer in range(layers)]
     values: list[int] = []

@@ -24,14 +24,14 @@ CP_ALGORITHMS = {
 
 def layout_from_arguments(arguments: Arguments, num_devices: int) -> Layout:
     """The parallel layout on a number of devices."""
-    tp = arguments.integer("tensor-model-parallel-size", 1)
-    pp = arguments.integer("pipeline-model-parallel-size", 1)
-    cp = arguments.integer("context-parallel-size", 1)
+    tp = arguments.size("tensor-model-parallel-size", 1)
+    pp = arguments.size("pipeline-model-parallel-size", 1)
+    cp = arguments.size("context-parallel-size", 1)
     if num_devices % (tp * pp * cp):
         raise UnsupportedArgument("tensor-model-parallel-size", str(tp), f"tp x pp x cp does not divide {num_devices}")
     dp = num_devices // (tp * pp * cp)
-    mbs = arguments.integer("micro-batch-size", 1)
-    gbs = arguments.integer("global-batch-size", mbs * dp)
+    mbs = arguments.size("micro-batch-size", 1)
+    gbs = arguments.size("global-batch-size", mbs * dp)
     if gbs % (mbs * dp):
         raise UnsupportedArgument("global-batch-size", str(gbs), f"is no multiple of {mbs} x {dp} sequences")
     vpp = virtual_stages(arguments, pp)
@@ -44,8 +44,8 @@ def layout_from_arguments(arguments: Arguments, num_devices: int) -> Layout:
         sp=arguments.has("sequence-parallel") and tp > 1,
         cp=cp,
         cp_comm=CP_ALGORITHMS[algorithm],
-        ep=arguments.integer("expert-model-parallel-size", 1),
-        etp=arguments.integer("expert-tensor-parallel-size", tp if arguments.has("num-experts") else 1),
+        ep=arguments.size("expert-model-parallel-size", 1),
+        etp=arguments.size("expert-tensor-parallel-size", tp if arguments.has("num-experts") else 1),
         dp=dp,
         pp=pp,
         vpp=vpp,
@@ -67,10 +67,10 @@ def virtual_stages(arguments: Arguments, pp: int) -> int:
     if "|" in arguments.text("hybrid-layer-pattern"):
         return (arguments.text("hybrid-layer-pattern").count("|") + 1) // pp
     if arguments.has("num-virtual-stages-per-pipeline-rank"):
-        return arguments.integer("num-virtual-stages-per-pipeline-rank")
+        return arguments.size("num-virtual-stages-per-pipeline-rank")
     if not arguments.has("num-layers-per-virtual-pipeline-stage") or pp == 1:
         return 1
-    each = arguments.integer("num-layers-per-virtual-pipeline-stage")
+    each = arguments.size("num-layers-per-virtual-pipeline-stage")
     layers = _counted_layers(arguments)
     if layers % (pp * each):
         problem = f"{layers} layers are no multiple of {pp} x {each}"
@@ -105,7 +105,7 @@ def _sizes_with_removed(arguments: Arguments, pp: int, vpp: int) -> list[int]:
     if "|" in arguments.text("hybrid-layer-pattern"):
         return [len(part) for part in arguments.text("hybrid-layer-pattern").split("|")]
     if arguments.has("num-layer-list"):
-        sizes = [int(part) for part in arguments.text("num-layer-list").split(",")]
+        sizes = arguments.integers("num-layer-list")
         if len(sizes) == pieces:
             return sizes
         if len(sizes) == pp:
@@ -168,7 +168,7 @@ def recomputation(arguments: Arguments, model: Model, pieces: Sequence[int], pp:
         texts = [_modules(arguments)] * len(chain)
     elif granularity == "full":
         method = arguments.one_of("recompute-method", "uniform", ("uniform", "block"))
-        count = arguments.integer("recompute-num-layers", 1)
+        count = arguments.size("recompute-num-layers", 1)
         if method == "uniform":
             texts, chunk = ["full"] * len(chain), count
         else:

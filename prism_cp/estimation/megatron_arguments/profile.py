@@ -50,13 +50,13 @@ def release_number(release: str) -> tuple[int, ...]:
 def _common(arguments: Arguments) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "gradient_bytes": _gradient_bytes(arguments),
-        "optimizer_instances": arguments.integer("num-distributed-optimizer-instances", 1),
+        "optimizer_instances": arguments.size("num-distributed-optimizer-instances", 1),
         "overlap_grad_reduce": arguments.has("overlap-grad-reduce"),
         "overlap_param_gather": arguments.has("overlap-param-gather"),
         "tp_overlap": arguments.has("tp-comm-overlap") or arguments.has("use-ascend-mc2"),
         "fp8_parameters": arguments.has("fp8-param-gather"),
         "fp8_activation_input": arguments.has("activation-func-fp8-input-store"),
-        "bucket_parameters": arguments.integer("ddp-bucket-size", 40_000_000),
+        "bucket_parameters": arguments.size("ddp-bucket-size", 40_000_000),
         **_dispatcher(arguments),
         **_optimizer(arguments),
     }

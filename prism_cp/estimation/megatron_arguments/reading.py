@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from prism_cp.errors import InstanceError, UsageError
 from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
 
+LARGEST = 10**9  # no size of a run is beyond
 _FALSE = frozenset({"false", "0", "no", "off"})
 _COMMENT = re.compile(r"(^|\s)#.*$")
 
@@ -57,25 +59,42 @@ class Arguments:
         value = self.given.get(flag, default).strip("\"'")
         return default if value == "true" else value
 
-    def integer(self, flag: str, default: int | None = None) -> int:
-        """The value as an integer."""
+    def integer(self, flag: str, default: int | None = None, least: int = 0) -> int:
+        """The value as an integer of at least `least`."""
         if flag not in self.given:
             if default is None:
                 raise UnsupportedArgument(flag, "", "is missing", "an integer")
             return default
-        value = self.text(flag)
+        return self._whole(flag, self.text(flag), least)
+
+    def size(self, flag: str, default: int | None = None) -> int:
+        """The value as a positive integer."""
+        return self.integer(flag, default, 1)
+
+    def integers(self, flag: str) -> list[int]:
+        """The value as integers separated by commas; none when the flag is not given."""
+        return [self._whole(flag, part, 0) for part in self.text(flag).split(",") if part.strip()]
+
+    @staticmethod
+    def _whole(flag: str, text: str, least: int) -> int:
         try:
-            return int(float(value)) if float(value) == int(float(value)) else int(value)
-        except ValueError:
-            raise UnsupportedArgument(flag, value, "is no integer", "an integer") from None
+            number = float(text)
+            if number != int(number) or not least <= number <= LARGEST:
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise UnsupportedArgument(flag, text, "is out of range", f"an integer from {least} on") from None
+        return int(number)
 
     def number(self, flag: str, default: float) -> float:
         """The value as a number."""
         value = self.text(flag, str(default))
         try:
-            return float(value)
+            number = float(value)
         except ValueError:
-            raise UnsupportedArgument(flag, value, "is no number", "a number") from None
+            number = math.nan
+        if not 0 <= number <= LARGEST:
+            raise UnsupportedArgument(flag, value, "is no number in range", "a number from 0 on")
+        return number
 
     def one_of(self, flag: str, default: str, accepted: tuple[str, ...]) -> str:
         """The value, which must be one of `accepted`."""

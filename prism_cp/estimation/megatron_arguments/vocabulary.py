@@ -34,8 +34,8 @@ def vocabulary(arguments: Arguments, default_type: str, name: str = "") -> tuple
         Of the run; tells the family where the tokenizer's path is not recorded.
     """
     if arguments.has("padded-vocab-size"):
-        return arguments.integer("padded-vocab-size"), 1
-    multiple = arguments.integer("make-vocab-size-divisible-by", DEFAULT_MULTIPLE)
+        return arguments.size("padded-vocab-size"), 1
+    multiple = arguments.size("make-vocab-size-divisible-by", DEFAULT_MULTIPLE)
     kind = arguments.text("tokenizer-type", default_type)
     path = (arguments.text("tokenizer-model") + " " + arguments.text("tokenizer-name-or-path")).lower()
     if kind == "NullTokenizer":

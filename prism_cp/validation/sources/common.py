@@ -19,6 +19,7 @@ from prism_cp.validation.rows import Row, Skipped
 
 _HERE = Path()  # catalogue names need no folder
 _RECOMPUTATION = {"": "none", "none": "none", "full": "full", "full-uniform-1": "full"}
+_ONE_CHUNK = ("1f1b", "gpipe", "zero-bubble", "zb-h1")  # schedules that cannot have several chunks a rank
 _MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
 
@@ -141,6 +142,8 @@ def virtual_stages(row: Row, stages_in_layout: int | None = None) -> int:
         if stages_in_layout % pp:
             raise Skipped(f"pp_layout has {stages_in_layout} stages, no multiple of pp={pp}")
         return stages_in_layout // pp
+    if not row.text("vpp") and row.text("schedule").lower() in _ONE_CHUNK:
+        return 1
     if not row.text("vpp"):
         raise Skipped("vpp is not published although pp > 1")
     return row.required("vpp")

@@ -7,7 +7,7 @@ from typing import Any
 
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.validation.names import cluster_family, model_name
-from prism_cp.validation.rows import Row
+from prism_cp.validation.rows import Row, Skipped
 from prism_cp.validation.sources.common import (
     build,
     catalog_model,
@@ -25,6 +25,8 @@ def recognises(row: Row) -> bool:
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
     """Tables of the earlier release (mixed precision PURE) were made before checkpoints of PyTorch stopped early."""
+    if row.note.get("offload", "False") != "False":
+        raise Skipped(f"act CPU offload={row.note['offload']}: offloading of activations is not modelled")
     profile = catalog_profile("llm-foundry")
     if row.note.get("mode") == "PURE":
         profile = profile.model_copy(update={"checkpoint_early_stop": False})

@@ -44,7 +44,8 @@ def recognises(row: Row) -> bool:
 
 
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
-    """Recipes overlap tensor-parallel communication; the rest is joined into the note."""
+    """Recipes overlap tensor-parallel communication; the rest is joined into the note. Offloading of activations
+    (``cpu_offload_layers``) is taken as hidden behind the computation; what it saves in memory is not modelled."""
     note = row.note
     model = _model(row)
     text = row.text("precision")

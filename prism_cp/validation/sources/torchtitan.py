@@ -8,7 +8,14 @@ from typing import Any
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.validation.names import cluster_family, model_name
 from prism_cp.validation.rows import Row, Skipped
-from prism_cp.validation.sources.common import build, catalog_model, catalog_profile, schedule_of, zero_stage
+from prism_cp.validation.sources.common import (
+    build,
+    catalog_model,
+    catalog_profile,
+    schedule_of,
+    virtual_stages,
+    zero_stage,
+)
 from prism_cp.validation.sources.nvidia_recipes import precision_of
 
 _DEFAULT_SEQ = 8192  # of the llama3 configurations of torchtitan/models/llama3/train_configs
@@ -32,7 +39,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
             "attention_kernel": "flash2",
         }
     )
-    vpp = 1 if row.size("pp") == 1 else row.required("vpp")
+    vpp = virtual_stages(row)
     return build(
         row,
         model=model,
