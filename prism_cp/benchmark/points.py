@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prism_cp.errors import UsageError
+from prism_cp.inputs.layout import SCHEDULES
 
 UNMEASURED = ("tiny",)  # families for tests; measured when named
+LARGE = ("moe/deepseek-v3-2048xh800", "moe/qwen3-235b-256xh100", "ascend/deepseek-v3-512x910b")
+EVERY_SCHEDULE = ("--set", "layout.schedule=all")
+PINNED, PINNED_PP = "moe/qwen3-235b-256xh100", 8
 GROWTH_MODEL = ("llama-3.1-8b", 32)  # catalogue name and decoder layers
 GROWTH_DEVICES, GROWTH_GBS, GROWTH_SEQ_LEN = 64, 512, 8192
 
@@ -42,6 +46,16 @@ def instance_points(folder: Path, families: Sequence[str] = ()) -> list[Point]:
     if not paths:
         raise UsageError(f"--folder: no *.yaml in {folder} or its families (accepted: a folder of instance files)")
     return [Point(path.relative_to(folder).with_suffix("").as_posix(), (str(path),)) for path in paths]
+
+
+def schedule_points(folder: Path) -> list[Point]:
+    """Three large instances with every schedule, and one of them with each schedule alone at one pipeline size."""
+    points = [Point(f"{name}, every schedule", (str(folder / f"{name}.yaml"), *EVERY_SCHEDULE)) for name in LARGE]
+    pinned = str(folder / f"{PINNED}.yaml")
+    for schedule in SCHEDULES:
+        settings = ("--set", f"layout.schedule={schedule}", "--set", f"layout.pp={PINNED_PP}")
+        points.append(Point(f"{PINNED}, {schedule}, pp {PINNED_PP}", (pinned, *settings)))
+    return points
 
 
 def growth_points() -> list[Point]:

@@ -64,6 +64,24 @@ def instances(
     _bench("instances", "Instances", "instance", points, words, repeats, workers, time_limit, out, json, quiet)
 
 
+@app.command("schedules")
+def schedules(
+    folder: Annotated[Path, typer.Option("--folder", help="Folder of the shipped instances.")] = Path("instances"),
+    repeats: RepeatsOption = 3,
+    workers: WorkersOption = None,
+    time_limit: LimitOption = None,
+    out: OutOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Large instances with every schedule open, and with each schedule alone on eight pipeline ranks."""
+    from prism_cp.benchmark.points import schedule_points
+
+    words = ["--folder", str(folder)] if folder != Path("instances") else []
+    points = schedule_points(folder)
+    _bench("schedules", "Schedules", "search", points, words, repeats, workers, time_limit, out, json, quiet)
+
+
 @app.command("growth")
 def growth(
     repeats: RepeatsOption = 3,
