@@ -29,7 +29,7 @@ Float64 = NDArray[np.float64]
 MOST_SETS = 3_000  # sets of points looked at per complete choice before it is handed on
 MOST_SEPARATIONS = 12  # paths learnt from mixtures per set
 MOST_NODES = 100_000  # combinations of a set's points looked at before the set is split
-REFINED_TRIALS = 60_000  # strategy combinations looked at per item of a complete choice of outlined items
+REFINED_TRIALS = 20_000  # strategy combinations looked at per item of a complete choice of outlined items
 HAND_ON_LIMIT = 2.0  # deterministic time of the stage model for one of those
 MOST_PATHS = 100  # paths learnt from combinations per set
 

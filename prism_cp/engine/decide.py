@@ -85,6 +85,7 @@ class Decision:
         tables, chain = self.tables, self.tables.chain
         if np.any(np.diff(tables.start) == 0):
             return False
+        self._weigher.limits = limits
         while True:
             known = best()
             if known is not None and known <= target:
@@ -108,7 +109,10 @@ class Decision:
                 self.bound = min(target + 1, self.completer.open_bound)
                 return None
             if state == LEAF:
-                if not self._outlined or not self._weigh_leaf(target, limits):
+                refuted = self._outlined and self._weigh_leaf(target, limits)
+                if self._outlined and limits.reached():
+                    return None
+                if not refuted:
                     self.completer.complete(self._chosen.tolist(), target, limits)
                 self._depth = len(tables.items) - 1
             if limits.reached():

@@ -18,6 +18,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from prism_cp.engine.aggregate import LARGEST_WEIGHT, LEAST_WEIGHT, weighted_sum
+from prism_cp.engine.limits import Limits
 from prism_cp.engine.outline import outline_point
 from prism_cp.engine.tables import LARGEST_VALUE, Row, Tables
 from prism_cp.silent_highs import SilentHighs
@@ -57,8 +58,8 @@ class Weighing:
 class Weigher:
     """Weighs the paths of some tables, which may grow."""
 
-    def __init__(self, tables: Tables, longest: int) -> None:
-        self.tables, self._longest = tables, longest
+    def __init__(self, tables: Tables, longest: int, limits: Limits | None = None) -> None:
+        self.tables, self.limits, self._longest = tables, limits, longest
         self._seen = 0
         self._plain: list[int] = []  # cuts that are paths
         stages, ranks = len(tables.problem.virtual_stages), len(tables.problem.ranks)
@@ -69,7 +70,7 @@ class Weigher:
     ) -> Weighing | None:
         """Weights under which every completion of the first groups' items takes as long as possible.
 
-        Ends early once they refute the target, or once no weights can. None: nothing completes the prefix.
+        Ends early once they refute the target, once no weights can, or at a limit. None: nothing completes the prefix.
 
         Parameters
         ----------
@@ -107,7 +108,7 @@ class Weigher:
         answer = np.zeros(len(plain) + 1)
         for _ in range(MOST_ROUNDS):
             row = self._sum(weights)
-            if row is None:
+            if row is None or (self.limits is not None and self.limits.reached()):
                 break
             price = tables.price(row, prefix)
             value = cheapest_completion(

@@ -415,7 +415,8 @@ class _Engine:
             decision.completer.refined_hand_on = hand_on
             verdict = decision.run(target, self.limits, lambda: self.best_time)
             self.learnt += decision.learnt
-            tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt] + decision.sums)
+            if not self.limits.reached():  # many cuts of many items take their time
+                tables.add([row_of(cut, self.problem.p2p) for cut in decision.learnt] + decision.sums)
             if verdict is False:
                 self.low = max(self.low, min(target, self.cap()) + 1)
             self.low = max(self.low, min(decision.bound, self.cap() + 1))
@@ -428,7 +429,7 @@ class _Engine:
     def _bound_by_weights(self, tables: Tables) -> None:
         """Raise the bound to the best weighted sum of the paths known."""
         assert self.chain is not None
-        weigher = Weigher(tables, self.longest)
+        weigher = Weigher(tables, self.longest, self.limits)
         for _ in range(ROOT_SEPARATIONS):
             weighing = weigher.weigh((), self.cap(), to_the_end=True)
             if weighing is None or weighing.refuted:

@@ -46,7 +46,7 @@ def pinned_layout(instance: Instance) -> Layout:
     mbs = _only(instance, "mbs")
     if instance.job.gbs % (mbs * dp):
         raise InstanceError("layout.mbs", f"{mbs} x dp {dp} does not divide gbs {instance.job.gbs}", "a divisor")
-    schedule = _only(instance, "schedule", "1f1b")
+    schedule = _only(instance, "schedule")
     layout = Layout(
         tp=tp,
         sp=_only(instance, "sp", False if tp == 1 else None),
@@ -56,7 +56,9 @@ def pinned_layout(instance: Instance) -> Layout:
         etp=_only(instance, "etp", None if experts else 1),
         dp=dp,
         pp=pp,
-        vpp=_only(instance, "vpp", 2 if schedule == "zb-v" else None if schedule == "interleaved" else 1),
+        vpp=_only(
+            instance, "vpp", 2 if schedule in ("zb-v", "dualpipev") else None if schedule == "interleaved" else 1
+        ),
         mbs=mbs,
         zero=_only(instance, "zero", 0 if dp * cp == 1 else None),
         schedule=schedule,

@@ -119,7 +119,7 @@ def state_expressions(weights: Sequence[Weight], instance: Instance) -> StateExp
     profile = instance.profile
     dense, expert = split_dense_expert(weights)
     in_fp8 = split_dense_expert(weight for weight in weights if weight.low_precision)
-    copies = 2 if instance.job.precision == "fp8" else 0
+    copies = 2 if instance.job.precision == "fp8" and not profile.fp8_in_products_only else 0
     weight_bytes = gradient_bytes = sharded = Integer(0)
     for count, low, ranks in ((dense, in_fp8[0], shard), (expert, in_fp8[1], expert_shard)):
         if count != 0:

@@ -130,7 +130,7 @@ def context(instance: Instance) -> Context:
         norm_statistics=2 if model.norm == "layernorm" else 1,
         tokens=Integer(job.seq_len) * symbols.mbs / symbols.cp,
         seq_len=Integer(job.seq_len),
-        fp8=job.precision == "fp8",
+        fp8=job.precision == "fp8" and not instance.profile.fp8_in_products_only,
         dropout=job.dropout,
         attention_dropout=job.dropout if job.attention_dropout is None else job.attention_dropout,
         expert_load=load,

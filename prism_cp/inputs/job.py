@@ -33,6 +33,7 @@ class Profile(FrozenModel):
     experts_in_one_tensor: bool = False  # weights of all experts of a rank are one parameter
     grouped_experts: bool = True  # False: a rank's experts run one after the other
     repeats_key_values: bool = False  # attention keeps every key and value head once per query head
+    fp8_in_products_only: bool = False  # weights and saved inputs stay in 16 bits, products cast them each time
     fp8_parameters: bool = False  # weights of fp8 products exist in 8 bits alone (--fp8-param-gather)
     fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
     fused_gated_activation: bool = True  # False: the activation function's output is kept before its product, too

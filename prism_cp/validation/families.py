@@ -55,11 +55,12 @@ def measured(row: Row, seq_len: int | None = None) -> Measured:
     gbs, length = row.number_of("gbs"), row.number_of("seq") or seq_len
     if step is None and rate and devices and gbs and length:
         step = gbs * length / (rate * devices)
+    snapshot = re.search(r"nvidia-smi snapshot (\d+) GB", row.text("memory_kind"))
     steady = re.search(r"steady mem-allocated=([\d.]+) GiB", row.text("memory_kind"))
     by_rank = re.search(r"\(alloc,max\)=(\{.*\})", row.text("memory_kind"))
     return Measured(
         step_s=step,
-        memory_gib=row.number_of("memory_gib_measured"),
+        memory_gib=row.number_of("memory_gib_measured") or (float(snapshot[1]) if snapshot else None),
         steady_gib=float(steady[1]) if steady else _fullest(by_rank[1]) if by_rank else None,
         out_of_memory=bool(re.search(r"\bOOM\b|out of memory", row.text("note"), re.IGNORECASE)),
     )

@@ -34,7 +34,8 @@ RESIDUALS = """- **Noise**: the same configuration in another software release d
   stages, which is not modelled); sections are ranked, not fitted. Three head counts (12, 14 and 26 heads of 128 on a
   device) took 8 to 12 % longer than their neighbours for no reason the model has; they are most of the pairs in the
   wrong order. One of the three runs out of memory is predicted to fit.
-- **torchtitan**: context parallelism over four and eight devices is 25 % too fast; 8B with tp 8 is 8 to 17 % too fast.
-  Memory: FSDP2 keeps up to 30 % more than predicted.
+- **torchtitan**: context parallelism over four and eight devices is 22 to 25 % too fast, 8B with tp 8 and asynchronous
+  tensor parallelism 10 to 18 %. Memory: selective checkpoints under the
+  compiler within 2 %; full ones keep one more fp32 copy of the logits, the runs of 2025 one less than predicted.
 - **tflop_per_token**: `Qwen3_Next_80B` prints 2.4 times the figure of `Qwen3_Next_80B_a3B`, the same model; one of the
   two is wrong at the source. Without it the largest error is 0.33 %."""

@@ -11,13 +11,8 @@ from pathlib import Path
 
 from prism_cp.errors import PrismError, UsageError
 
-# Columns a file of measurements may have; the first group must be there.
-REQUIRED_COLUMNS = ("source", "model", "system", "n_devices")
-OPTIONAL_COLUMNS = (
-    "url", "params_b", "moe", "precision", "gbs", "mbs", "seq", "tp", "pp", "vpp", "cp", "ep", "etp", "dp", "zero",
-    "sp", "recompute", "schedule", "tokens_per_s_per_device", "tflops_per_device", "mfu", "iteration_s",
-    "memory_gib_measured", "memory_kind", "note",
-)  # fmt: skip
+# Columns a file of measurements must have; what else is known is read where it is there.
+REQUIRED_COLUMNS = ("model", "system", "n_devices")
 # Files of FLOPs per token have columns of their own.
 FLOP_COLUMNS = ("model", "seq", "task", "n", "min", "median", "max")
 _PAIR = re.compile(r"(?:^|[\s;,])([A-Za-z_]\w*)=([^;,\s]+)")
@@ -117,7 +112,7 @@ def is_flop_row(row: Row) -> bool:
 
 def _read(path: Path) -> list[Row]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = tuple(reader.fieldnames or ())
             _check_columns(path, columns)

@@ -14,7 +14,7 @@ from prism_cp.search.options import SearchOptions
 from prism_cp.search.solve import solve_instance
 
 INSTANCE = Path(__file__).parents[2] / "instances/tiny/gqa-4.yaml"
-PINS = ["layout.tp=1", "layout.pp=2", "layout.mbs=1", "layout.recompute=none"]
+PINS = ["layout.tp=1", "layout.pp=2", "layout.mbs=1", "layout.recompute=none", "layout.schedule=1f1b"]
 ARGUMENTS = (
     "--num-layers 4 --hidden-size 256 --num-attention-heads 4 --seq-length 512 --max-position-embeddings 512 \\\n"
     "--micro-batch-size 2 --global-batch-size 8 --bf16 --pipeline-model-parallel-size 2\n"

@@ -35,10 +35,10 @@ def test_missing_and_wrong_values_name_the_column() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "no column source"),
-        ("source,model\na,b\n", "no column system, n_devices"),
-        ("source,model,system,n_devices\n", "holds no rows"),
-        ("source,model,system,n_devices\na,b\n", "wrong number of fields"),
+        ("", "no column model"),
+        ("url,model\na,b\n", "no column system, n_devices"),
+        ("model,system,n_devices\n", "holds no rows"),
+        ("model,system,n_devices\na,b\n", "wrong number of fields"),
     ],
 )
 def test_unusable_files(tmp_path: Path, content: str, problem: str) -> None:

@@ -44,3 +44,18 @@ def test_peak_memory_of_simumax(found: list[Prediction]) -> None:
 
 def test_the_run_out_of_memory_does_not_fit(found: list[Prediction]) -> None:
     assert [item.fits for item in found if item.measured.out_of_memory] == [False]
+
+
+def test_any_row_with_model_system_and_sizes_is_predicted(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "model,system,n_devices,gbs,mbs,seq,tp,pp,vpp\n"
+        "Llama-2-70b,A100-80GB,64,128,1,4096,8,4,1\n"
+        "Llama-2-70b,A100-80GB,64,127,1,4096,8,4,1\n"
+        "Llama-2-70b,A100-80GB,64,128,1,4096,8,4,\n"
+    )
+    found = predictions(read_rows([path]))
+    assert found[0].iteration_s is not None
+    assert found[0].skipped == ""
+    assert "gbs=127" in found[1].skipped
+    assert "vpp" in found[2].skipped
