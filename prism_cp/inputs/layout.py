@@ -16,7 +16,7 @@ MIRRORED = ("dualpipe",)  # keep two copies of every piece, each for half of the
 # Schedules that run a forward beside another micro-batch's backward, so that one's communication can hide behind the
 # other's computation; without pipelining every schedule can (Megatron-LM, combined_1f1b.py).
 PAIRING = ("interleaved", *OVERLAPPING)
-DEFAULT_MOST_VPP = 4  # what is searched when the instance names no vpp; larger values have to be named
+DEFAULT_MOST_VPP = 2  # searched when the instance names no vpp; larger values, which take longer, have to be named
 
 
 @dataclass(frozen=True, slots=True)
