@@ -92,9 +92,9 @@ def test_a_stopped_front_goes_on_from_its_file(command, searches, tmp_path):
 
 def test_plans_for_less_memory_are_handed_on(command, searches):
     seen, _ = searches
-    code, text, _ = command(INSTANCE, *PINS, "--points", 4, "--quiet", "--json", "--workers", 1)
+    code, text, _ = command(INSTANCE, *PINS, "--points", 6, "--quiet", "--json", "--workers", 1)
     assert code == 0
-    assert [point["proved"] for point in json.loads(text)["points"]] == [True] * 4
+    assert [point["proved"] for point in json.loads(text)["points"]] == [True] * 6
     solved: list[int] = []
     fitting = {point["value"] for point in json.loads(text)["points"] if point["step_time_s"] is not None}
     for memory, known in seen:

@@ -323,7 +323,7 @@ REFUSED: list[tuple[dict[str, Any], list[str], str, str]] = [
     (BASE, ["layout.mbs=64", "layout.dp=8"], "job.gbs", "multiple of 512"),
     (BASE, ["layout.pp=64"], "layout.pp", "at most 34"),
     (BASE, ["layout.pp=5"], "layout.pp", "1, 2, 4, 8"),
-    (BASE, ["layout.vpp=2"], "layout.vpp", "1"),
+    (BASE, ["layout.vpp=2", "layout.schedule=1f1b"], "layout.vpp", "1"),
     (BASE, ["layout.zero=4"], "layout.zero.0", "less than or equal to 3"),
     (BASE, ["layout.tp=8", "layout.cp=1", "layout.dp=4", "layout.pp=1"], "layout", "product of 64"),
     (BASE, ["layout.tp=8", "layout.pp=16"], "layout", "1, 2, 4, 8"),
