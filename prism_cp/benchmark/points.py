@@ -11,7 +11,7 @@ from prism_cp.inputs.layout import SCHEDULES
 
 UNMEASURED = ("tiny",)  # families for tests; measured when named
 LARGE = ("moe/deepseek-v3-2048xh800", "moe/qwen3-235b-256xh100", "ascend/deepseek-v3-512x910b")
-EVERY_SCHEDULE = ("--set", "layout.schedule=all", "--set", "layout.vpp=[1,2,3,4]")
+EVERY_SCHEDULE = ("--set", "layout.schedule=all")
 PINNED, PINNED_PP = "moe/qwen3-235b-256xh100", 8
 GROWTH_MODEL = ("llama-3.1-8b", 32)  # catalogue name and decoder layers
 GROWTH_DEVICES, GROWTH_GBS, GROWTH_SEQ_LEN = 64, 512, 8192
