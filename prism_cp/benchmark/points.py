@@ -74,4 +74,4 @@ def _growth_arguments(layers: int, devices: int, gbs: int) -> tuple[str, ...]:
     cluster = f"{GROWTH_DEVICES * devices}xh100"
     options = ("--model", model, "--cluster", cluster, "--gbs", str(GROWTH_GBS * gbs))
     changed = () if layers == 1 else ("--set", f"model.huggingface.num_hidden_layers={base_layers * layers}")
-    return (*options, "--seq-len", str(GROWTH_SEQ_LEN), *changed)
+    return (*options, "--seq-len", str(GROWTH_SEQ_LEN), "--set", "layout.schedule=gpipe,1f1b", *changed)
