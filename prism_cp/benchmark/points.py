@@ -49,7 +49,16 @@ def instance_points(folder: Path, families: Sequence[str] = ()) -> list[Point]:
 
 
 def schedule_points(folder: Path) -> list[Point]:
-    """Three large instances with every schedule, and one of them with each schedule alone at one pipeline size."""
+    """Three large instances with every schedule, and one of them with each schedule alone at one pipeline size.
+
+    Raises
+    ------
+    UsageError
+        The folder lacks one of them.
+    """
+    missing = [name for name in (*LARGE, PINNED) if not (folder / f"{name}.yaml").is_file()]
+    if missing:
+        raise UsageError(f"--folder: {folder} has no {missing[0]}.yaml (accepted: the folder of shipped instances)")
     points = [Point(f"{name}, every schedule", (str(folder / f"{name}.yaml"), *EVERY_SCHEDULE)) for name in LARGE]
     pinned = str(folder / f"{PINNED}.yaml")
     for schedule in SCHEDULES:

@@ -97,7 +97,8 @@ def _from_arguments(path: Path, case: str | None, cluster: str | None, framework
     number, _, family = (cluster or "").partition("x")
     if not number.isdecimal() or family not in catalog_names("clusters"):
         names = ", ".join(catalog_names("clusters"))
-        raise UsageError(f"--cluster: {cluster!r} (accepted: devices x family, e.g. 64xh100; families: {names})")
+        given = "is missing" if cluster is None else repr(cluster)
+        raise UsageError(f"--cluster: {given} (accepted: devices x family, e.g. 64xh100; families: {names})")
     arguments = read_arguments(path, case)
     return configuration_from_arguments(
         arguments, cluster=family, num_devices=int(number), framework=framework, name=case or path.stem

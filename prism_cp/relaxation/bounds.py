@@ -52,10 +52,6 @@ class RelaxationBounds:
     def __init__(self, may_be_empty: bool) -> None:
         self._may_be_empty = may_be_empty
         self._classes: dict[ClassKey, _Waiting] = {}
-        self.programs = 0
-
-    def __len__(self) -> int:
-        return sum(len(waiting.layouts) for waiting in self._classes.values())
 
     def add(
         self,
@@ -135,10 +131,10 @@ class RelaxationBounds:
             bound, waiting, index = found
             if waiting.relaxed[index]:
                 return bound, waiting.layouts[index]
-            self.relax(waiting, index, target_s)
+            self._relax(waiting, index, target_s)
         return None
 
-    def relax(self, waiting: _Waiting, index: int, target_s: float) -> None:
+    def _relax(self, waiting: _Waiting, index: int, target_s: float) -> None:
         """Solve one layout's program and price its dual for the whole class."""
         waiting.relaxed[index] = True
         assert waiting.costs is not None
@@ -155,13 +151,11 @@ class RelaxationBounds:
                 waiting.keep(keep)
                 return
 
-    def all_bounds(self) -> list[tuple[float, Layout]]:
-        """Every layout with its bound as it is known."""
-        return [
-            (float(bound), layout)
-            for waiting in self._classes.values()
-            for bound, layout in zip(waiting.bounds, waiting.layouts, strict=True)
-        ]
+    def clear(self) -> list[float]:
+        """Take out every layout; returns their bounds as they are known."""
+        bounds = [float(bound) for waiting in self._classes.values() for bound in waiting.bounds]
+        self._classes.clear()
+        return bounds
 
     def least_bound(self) -> float | None:
         """Least of all bounds as they are known; None when nothing waits."""
@@ -179,7 +173,6 @@ class RelaxationBounds:
 
     def _solve(self, waiting: _Waiting, costs: RelaxationCosts, target_s: float) -> Dual | None:
         """The best dual of one layout's program."""
-        self.programs += 1
         found = Relaxation(waiting.layout_class, costs).duals(target_s)
         if not found:
             return None

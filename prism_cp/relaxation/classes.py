@@ -24,8 +24,6 @@ class LayoutClass:
     ----------
     may_be_empty : bool
         Whether middle pieces may hold no layer.
-    passes : float
-        Micro-batches every virtual stage executes.
     paths : float64 array [paths, pieces, 4]
         Forwards, input gradients and weight gradients of the piece on the path, on any of its virtual stages, and how
         many of the path's heads belong to ranks that hold the piece.
@@ -48,7 +46,6 @@ class LayoutClass:
         self._multiple = described.overlap_factor.denominator
         placed = described.virtual_stages(pp, vpp)
         self.pp, self.num_pieces = pp, described.num_pieces(pp, vpp)
-        self.passes = num_microbatches * self.num_pieces / len(placed)
         self._rank = np.array([rank for rank, _ in placed])
         self._belongs = np.zeros((len(placed), self.num_pieces))
         self._belongs[np.arange(len(placed)), [piece for _, piece in placed]] = 1.0

@@ -37,8 +37,7 @@ class Contest:
         for outcome in state.contested:
             state.close(outcome, "open", "the search was stopped before it was decided")
         state.contested = []
-        state.leave_open([state.units(seconds) for seconds, _ in state.waiting.all_bounds()])
-        state.waiting.drop(-1.0)
+        state.leave_open([state.units(seconds) for seconds in state.waiting.clear()])
         state.report("stopped" if state.counts["open"] else "done", force=True)
 
     def _drop_excluded(self) -> None:
@@ -48,7 +47,7 @@ class Contest:
         kept = []
         for outcome in state.contested:
             if state.excludes(outcome.lower_bound):
-                state.close(outcome, "no_better", "its partition bound reaches the incumbent")
+                state.close(outcome, "no_better", "its bound reaches the incumbent")
             else:
                 kept.append(outcome)
         state.contested = sorted(kept, key=lambda outcome: outcome.lower_bound)

@@ -149,9 +149,12 @@ class SearchState:
         self.count_left_out(*self.waiting.drop(self.target_s))
 
     def count_left_out(self, beyond: int, hopeless: int) -> None:
-        """Layouts beyond the target, and layouts in which nothing fits."""
+        """Layouts beyond the target, and layouts in which nothing fits; with a target, nothing that keeps to it."""
+        if self.target is None:
+            self.mark_infeasible(hopeless)
+        else:
+            beyond += hopeless
         self.prune(beyond)
-        self.mark_infeasible(hopeless)
 
     def open_layout(self, batch: Batch, row: int, bound: int) -> None:
         """Build the stage problem, bound it by the partition walk and try the plan found there.
