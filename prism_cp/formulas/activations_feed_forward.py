@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from sympy import Expr
 
+from prism_cp.formulas.expert_load import expert_load
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, saved
 from prism_cp.formulas.symbols import etp, names, numbers, tp
 from prism_cp.inputs.model import FeedForward
@@ -14,7 +15,7 @@ from prism_cp.inputs.model import FeedForward
 
 def token_copies(f: SimpleNamespace, c: Context) -> Expr:
     """Token copies that the experts of the busiest device process: every token top_k times, times the load."""
-    return c.expert_load * f.top_k * c.split_tokens * etp
+    return expert_load(f.expert_load, c.job) * f.top_k * c.split_tokens * etp
 
 
 def _fc1_features(f: SimpleNamespace, width: Expr) -> Expr:

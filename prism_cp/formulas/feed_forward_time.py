@@ -6,6 +6,7 @@ from sympy import Expr, Integer
 
 from prism_cp.formulas import symbols as s
 from prism_cp.formulas.collectives import deduplicated_exchange_template, rational
+from prism_cp.formulas.expert_load import expert_load
 from prism_cp.formulas.flops import DENSE, MOE, SHARED, feed_forward_linears
 from prism_cp.formulas.layer_parts import ELEMENT_BYTES, LinearTimes, Part, PartBuilder, Times
 from prism_cp.inputs.model import DenseFeedForward, FeedForward, MixtureOfExperts
@@ -34,12 +35,6 @@ def _dense_parts(feed_forward: DenseFeedForward, builder: PartBuilder) -> list[P
     ]
 
 
-def expert_load(builder: PartBuilder) -> Expr:
-    """Token copies of the busiest rank over the mean: the capacity factor where tokens are padded to it."""
-    job = builder.instance.job
-    return rational(job.capacity_factor if job.capacity_factor is not None else job.expert_load)
-
-
 def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[Part]:
     """Router, permutation, exchange, grouped products, and the shared experts.
 
@@ -54,7 +49,8 @@ def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[
     """
     linears = {linear.name: linear for linear in feed_forward_linears(feed_forward, builder.model.hidden_size)}
     hidden, width = builder.model.hidden_size, feed_forward.intermediate_size
-    sent = expert_load(builder) * feed_forward.top_k * builder.split_tokens  # token copies a rank sends and receives
+    load = expert_load(feed_forward.expert_load, builder.instance.job)
+    sent = load * feed_forward.top_k * builder.split_tokens  # token copies a rank sends and receives
     rows = sent * s.etp
     local_experts = Integer(feed_forward.num_experts) / s.ep
     up, down = linears["expert_fc1"], linears["expert_fc2"]
@@ -67,7 +63,7 @@ def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[
     router = builder.linear(linears["router"], plain=True).times
     scores = builder.pointwise(_ROUTER_BYTES * feed_forward.num_experts * builder.split_tokens)
     permutation = 2 * builder.pointwise(2 * ELEMENT_BYTES * hidden * sent, gather=True)  # permute and unpermute
-    exchange = _exchange(feed_forward, builder, sent)
+    exchange = _exchange(feed_forward, builder, load)
     if builder.profile.expert_overlap:
         exchange = (1 - s.pairs_microbatches * rational(builder.profile.expert_overlap_share)) * exchange
     parts = [
@@ -89,13 +85,14 @@ def _expert_parts(feed_forward: MixtureOfExperts, builder: PartBuilder) -> list[
     return parts
 
 
-def _exchange(feed_forward: MixtureOfExperts, builder: PartBuilder, sent: Expr) -> Expr:
+def _exchange(feed_forward: MixtureOfExperts, builder: PartBuilder, load: Expr) -> Expr:
     """Dispatch and combine of one direction, expert-tensor collectives included, all exposed.
 
     ``alltoall`` sends every copy; ``allgather`` gathers all tokens of the expert-parallel group and reduce-scatters
     the results; ``deepep`` and ``hybridep`` send a token once per destination rank and node (all peers at once: one hop
     of latency), never more nodes than the router's group limit allows.
     """
+    sent = load * feed_forward.top_k * builder.split_tokens
     group, etp_group = builder.groups["ep"], builder.groups["etp"]
     hidden_bytes = ELEMENT_BYTES * builder.model.hidden_size
     dispatcher = builder.profile.dispatcher
@@ -108,5 +105,5 @@ def _exchange(feed_forward: MixtureOfExperts, builder: PartBuilder, sent: Expr) 
     links = builder.instance.cluster.links
     template = deduplicated_exchange_template(links, feed_forward.num_experts, feed_forward.top_k, limit)
     rate = builder.program.call(template, *group.members)
-    deduplicated = expert_load(builder) * builder.split_tokens * hidden_bytes * rate
+    deduplicated = load * builder.split_tokens * hidden_bytes * rate
     return 2 * (group.neighbour_s(Integer(0)) + deduplicated) + etp

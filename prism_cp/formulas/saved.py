@@ -15,7 +15,7 @@ from prism_cp.formulas import symbols
 from prism_cp.formulas.strategies import Strategy
 from prism_cp.formulas.symbols import sequence_split, sp, tp
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.job import Profile
+from prism_cp.inputs.job import Job, Profile
 
 ELEMENT_BYTES = 2  # bf16 and fp16
 STATISTIC_BYTES = 4  # norm statistics are fp32
@@ -65,7 +65,7 @@ class Context:
     fp8: bool
     dropout: bool
     attention_dropout: bool
-    expert_load: Expr  # token copies of the busiest device's experts over the mean
+    job: Job
     profile: Profile
 
     @property
@@ -113,18 +113,8 @@ def exact(value: float) -> Expr:
 
 
 def context(instance: Instance) -> Context:
-    """The shared numbers of one instance.
-
-    The load of the busiest device is that of the job, at most ``ep`` (all copies on one device); with a capacity factor
-    every expert is padded to it, so that factor is the load (Megatron-LM core/transformer/moe/moe_utils.py).
-    """
+    """The shared numbers of one instance."""
     job, model = instance.job, instance.model
-    if job.capacity_factor is not None:
-        load = exact(job.capacity_factor)
-    elif job.expert_load == 1:
-        load = Integer(1)
-    else:
-        load = Min(exact(job.expert_load), symbols.ep)
     return Context(
         hidden=Integer(model.hidden_size),
         norm_statistics=2 if model.norm == "layernorm" else 1,
@@ -133,6 +123,6 @@ def context(instance: Instance) -> Context:
         fp8=job.precision == "fp8" and not instance.profile.fp8_in_products_only,
         dropout=job.dropout,
         attention_dropout=job.dropout if job.attention_dropout is None else job.attention_dropout,
-        expert_load=load,
+        job=job,
         profile=instance.profile,
     )

@@ -15,6 +15,7 @@ from pydantic import PositiveFloat, PositiveInt
 from prism_cp.errors import InstanceError, UsageError
 from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.consistency import check_consistency
+from prism_cp.inputs.expert_load import with_expert_loads
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.job import Job
 from prism_cp.inputs.layout import OVERLAPPING
@@ -137,8 +138,9 @@ def instance_from_mapping(raw: object, overrides: Sequence[str] = (), folder: Pa
         raise InstanceError("job", "is missing" if job is None else shown(job), "a mapping with gbs and seq_len")
     cluster = expand_cluster(mapping["cluster"], folder)
     profile = mapping["profile"] if mapping.get("profile") is not None else default_profile(cluster)
+    model, job = with_expert_loads(build_model(expand("model", mapping["model"], folder)), job)
     parts: dict[str, Any] = {
-        "model": build_model(expand("model", mapping["model"], folder)),
+        "model": model,
         "cluster": build_cluster(cluster),
         "job": validated(Job, job, "job"),
         "profile": build_profile(expand("profile", profile, folder)),

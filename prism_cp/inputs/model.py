@@ -87,6 +87,7 @@ class MixtureOfExperts(FrozenModel):
     router_bias: bool = False  # a trained bias; DeepSeek's correction bias is a buffer and does not count
     num_groups: PositiveInt = 1  # router groups (node-limited routing)
     topk_groups: PositiveInt = 1
+    expert_load: Annotated[float, Field(ge=1)] | None = None  # of these layers; None: the job's
 
 
 FeedForward = Annotated[DenseFeedForward | MixtureOfExperts, Field(discriminator="type")]
