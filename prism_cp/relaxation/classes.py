@@ -33,8 +33,11 @@ class LayoutClass:
     memory : float64 array [rows, pieces, 4]
         Live micro-batches; live virtual stages (zero on the rows of the loss); virtual stages of the piece on the rank;
         micro-batches whose weight gradient is deferred.
-    occupied, loss : float64 arrays [rows]
-        One where the rank holds a piece that may not be empty; on the rows of the loss.
+    occupied, filled, loss : float64 arrays [rows]
+        One where the rank holds a piece that may not be empty; where such a piece is alive; on the rows of the loss.
+    always : bool array [pieces]
+        Alive in every row of every rank that holds the piece. Only the strategies of these pieces make a bracket: the
+        transient of another one is absent from the rows it is not alive in.
     group_of_row, group_of_piece : int64 arrays
         Ranks that hold the same pieces make a group.
     """
@@ -91,7 +94,8 @@ class LayoutClass:
         return result.critical_path, result.pipeline_time / TICKS
 
     def _memory_rows(self) -> None:
-        memory, occupied, loss, row_rank = [], [], [], []
+        memory, occupied, filled, loss, row_rank = [], [], [], [], []
+        self.always = np.ones(self.num_pieces, np.bool_)
         first_holder = self._rank_of_piece()
         leader = [min(first_holder[np.flatnonzero(self._on_rank[rank])]) for rank in range(self.pp)]
         groups = np.unique(leader, return_inverse=True)[1].astype(np.int64)
@@ -100,12 +104,15 @@ class LayoutClass:
             for vector in vectors:
                 whole, deferred = (np.array(half, np.float64) for half in live_counts(vector, len(belongs)))
                 active = (whole + deferred > 0).astype(np.float64) @ belongs
+                self.always &= (active > 0) | (held == 0)
                 for last in (False, True) if active[-1] > 0 else (False,):
                     memory.append(np.stack((whole @ belongs, active * (not last), held, deferred @ belongs), axis=1))
                     occupied.append(float(held[1:-1].any() and not self.may_be_empty))
+                    filled.append(float(active[1:-1].any() and not self.may_be_empty))
                     loss.append(float(last))
                     row_rank.append(rank)
-        self.memory, self.occupied, self.loss = np.array(memory), np.array(occupied), np.array(loss)
+        self.memory, self.loss = np.array(memory), np.array(loss)
+        self.occupied, self.filled = np.array(occupied), np.array(filled)
         self.group_of_row, self.group_of_piece = groups[np.array(row_rank)], groups[self._rank_of_piece()]
 
     def _rank_of_piece(self) -> Int64:

@@ -20,8 +20,8 @@ OFFSET, P2P, ROOM, BUFFER, LOSS = range(5)  # of a layout
 class RelaxationCosts:
     """Costs of some layouts.
 
-    The transients of all strategies are split into brackets. The largest one on a rank lies in some bracket: then it is
-    at least the bracket's low, and no strategy of a higher bracket is used there.
+    The transients of all strategies are split into brackets. The largest one on the pieces of a rank that are always
+    alive lies in some bracket: then it is at least the bracket's low, and those pieces use no strategy of a higher one.
 
     Attributes
     ----------

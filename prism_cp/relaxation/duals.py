@@ -45,6 +45,8 @@ class Dual:
         Sum of the weights on paths: one, or zero for a proof that nothing fits; transfers on them.
     first, last : int
         Groups of the first and the last piece.
+    always : bool array [pieces]
+        As in `LayoutClass`.
     """
 
     times: Float64
@@ -54,6 +56,7 @@ class Dual:
     transfers: float
     first: int
     last: int
+    always: NDArray[np.bool_]
 
 
 def make_dual(layout_class: LayoutClass, weights: Float64, memory: Float64, occupancy: Float64) -> Dual:
@@ -76,8 +79,8 @@ def make_dual(layout_class: LayoutClass, weights: Float64, memory: Float64, occu
     held[:, :, 4] = occupancy
     rooms = np.zeros((int(layout_class.group_of_row.max()) + 1, brackets, 6))
     occupied, loss = layout_class.occupied[:, None], layout_class.loss[:, None]
-    layered = np.repeat(occupied, brackets, axis=1)
-    layered[:, 1:] = 1.0  # only the lowest bracket allows a rank without layers
+    layered = np.repeat(layout_class.filled[:, None], brackets, axis=1)
+    layered[:, 1:] = 1.0  # only the lowest bracket allows that no layer is alive
     factors = (1.0, occupied, loss * layered, (1 - loss) * layered, loss * (1 - layered))
     for place, factor in enumerate(factors):
         np.add.at(rooms[:, :, place], layout_class.group_of_row, memory * factor)
@@ -85,7 +88,7 @@ def make_dual(layout_class: LayoutClass, weights: Float64, memory: Float64, occu
     return Dual(
         np.tensordot(weights, layout_class.paths, 1), held, rooms, float(total > 0),
         float(weights @ layout_class.transfers), int(layout_class.group_of_piece[0]),
-        int(layout_class.group_of_piece[-1]),
+        int(layout_class.group_of_piece[-1]), layout_class.always,
     )  # fmt: skip
 
 
@@ -102,7 +105,7 @@ def _end_held(prices, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _least_price(times, held, strategies, bracket, lows, most, kind, scale):  # type: ignore[no-untyped-def]
+def _least_price(times, held, always, strategies, bracket, lows, most, kind, scale):  # type: ignore[no-untyped-def]
     """Price of a layer on its cheapest piece and bracket with its cheapest strategy."""
     least = 1e300
     for piece in range(len(times)):
@@ -115,7 +118,7 @@ def _least_price(times, held, strategies, bracket, lows, most, kind, scale):  # 
             if whatever >= least:
                 continue
             for q in range(len(strategies)):
-                if bracket[q] > b:
+                if bracket[q] > b and always[piece]:
                     continue
                 s = strategies[q]
                 share = max(0.0, s[4] - lows[b]) / most
@@ -125,10 +128,10 @@ def _least_price(times, held, strategies, bracket, lows, most, kind, scale):  # 
 
 
 @njit(cache=True)
-def _bounds(times, held, first, last, rooms, weight, transfers, groups, scales, strategies, bracket, lows, most, kinds, ends, layouts, layers):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _bounds(times, held, always, first, last, rooms, weight, transfers, groups, scales, strategies, bracket, lows, most, kinds, ends, layouts, layers):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
     """Best bound over the scales, per layout; infinity where a scale proves that nothing fits.
 
-    `times` and `held` of all different pieces, `first` and `last` (times, held) of the first and the last one.
+    `times`, `held` and `always` of all different pieces, `first` and `last` (times, held) of the first and the last one.
     """
     result = np.full(len(layouts), -1e300)
     for row in range(len(layouts)):
@@ -139,8 +142,9 @@ def _bounds(times, held, first, last, rooms, weight, transfers, groups, scales, 
             for k in range(len(layers)):
                 if layers[k]:
                     price = layers[k] * _least_price(
-                        times, held, strategies[row, k], bracket[row, k], lows[row], most[row], kinds[row, k], scale
-                    )
+                        times, held, always, strategies[row, k], bracket[row, k], lows[row], most[row], kinds[row, k],
+                        scale,
+                    )  # fmt: skip
                     bound += price
                     size += abs(price)
             for g in range(len(rooms)):
@@ -177,10 +181,12 @@ def dual_bounds(dual: Dual, costs: RelaxationCosts, scales: Float64 = SCALES) ->
         Infinity where nothing fits; very negative where a proof that nothing fits fails.
     """
     pieces = len(dual.times)
-    flat = np.unique(np.concatenate((dual.times, dual.held.reshape(pieces, -1)), axis=1), axis=0)
-    times, held = np.ascontiguousarray(flat[:, :4]), np.ascontiguousarray(flat[:, 4:].reshape(-1, *dual.held.shape[1:]))
+    parts = (dual.times, dual.held.reshape(pieces, -1), dual.always[:, None])
+    flat = np.unique(np.concatenate(parts, axis=1), axis=0)
+    times, always = np.ascontiguousarray(flat[:, :4]), flat[:, -1] > 0
+    held = np.ascontiguousarray(flat[:, 4:-1].reshape(-1, *dual.held.shape[1:]))
     found: Float64 = _bounds(
-        times, held, (dual.times[0], dual.held[0]), (dual.times[-1], dual.held[-1]), dual.rooms, dual.weight,
+        times, held, always, (dual.times[0], dual.held[0]), (dual.times[-1], dual.held[-1]), dual.rooms, dual.weight,
         dual.transfers, (dual.first, dual.last), scales if dual.weight else np.ones(1), costs.strategies, costs.bracket,
         costs.lows, costs.most, costs.kinds, costs.ends, costs.layouts, costs.layers,
     )  # fmt: skip

@@ -80,19 +80,23 @@ class Relaxation:
         kinds = np.flatnonzero(costs.layers > 0)
         table, lows = costs.strategies[0], costs.lows[0]
         self.brackets = int(np.isfinite(lows).sum())
-        # Columns: every (bracket, kind, strategy) on every piece; every (group, bracket); the time.
-        chosen = []
+        # Columns: every (bracket, kind, strategy) on the pieces that allow it; every (group, bracket); the time.
+        blocks = []
         for bracket in range(self.brackets):
             for position, k in enumerate(kinds):
-                allowed = np.flatnonzero(costs.bracket[0, k] <= bracket)
-                for q in allowed[on_hull(table[k][allowed])] if len(allowed) else ():
+                low = np.flatnonzero(costs.bracket[0, k] <= bracket)
+                within = set(low[on_hull(table[k][low])].tolist()) if len(low) else set()
+                whatever = set(on_hull(table[k]).tolist())
+                for q in sorted(within | whatever):
+                    allowed = np.where(layout_class.always, q in within, q in whatever)
                     share = max(0.0, table[k, q, TRANSIENT] - lows[bracket]) / costs.most[0]
                     times = [*table[k, q, :ACTIVATION], costs.kinds[0, k, HEAD]]
                     memory = [table[k, q, ACTIVATION], share, *costs.kinds[0, k, :HEAD]]
-                    chosen.append((bracket, position, times, memory))
+                    blocks.append((bracket, position, times, memory, np.flatnonzero(allowed)))
         self.layers = costs.layers[kinds]
-        self.piece = np.tile(np.arange(pieces), len(chosen))
-        self.times = np.repeat(np.array([times for _, _, times, _ in chosen]), pieces, axis=0)
+        self.piece = np.concatenate([places for *_, places in blocks])
+        counts = [len(places) for *_, places in blocks]
+        self.times = np.repeat(np.array([times for _, _, times, _, _ in blocks]), counts, axis=0)
         self.end_times, end_memory = np.zeros((pieces, 4)), np.zeros((pieces, 4))
         for end, place in ((costs.ends[0, 0], 0), (costs.ends[0, 1], pieces - 1)):
             self.end_times[place] += end[:4]
@@ -101,21 +105,22 @@ class Relaxation:
         self.second = float(max(1e-12, table[:, :, :WEIGHT_GRAD].sum(axis=2).min(axis=1) @ costs.layers))
         self.byte = float(max(1.0, abs(self.layout[ROOM])))
         self.middle = np.arange(0) if layout_class.may_be_empty else np.arange(1, pieces - 1)
-        options = np.array([(bracket, kind) for bracket, kind, _, _ in chosen])
-        self._set_rows(options, np.array([held for _, _, _, held in chosen]), end_memory, lows)
+        options = np.repeat(np.array([(bracket, kind) for bracket, kind, *_ in blocks]), counts, axis=0)
+        held = np.repeat(np.array([held for _, _, _, held, _ in blocks]), counts, axis=0)
+        self._set_rows(options, held, end_memory, lows)
 
     def _set_rows(self, options: NDArray[np.integer], held: Float64, end_memory: Float64, lows: Float64) -> None:
         """All rows but paths: memory, layers, fillings of pieces, choices of brackets; as (row, column, value) entries.
 
         Parameters
         ----------
-        options : int array [options, 2]
-            Bracket and kind of every block of columns.
-        held : float64 array [options, 4]
+        options : int array [columns, 2]
+            Bracket and kind of every column of a strategy.
+        held : float64 array [columns, 4]
         """
         layout_class, brackets, pieces = self.layout_class, self.brackets, self.layout_class.num_pieces
         groups = int(layout_class.group_of_row.max()) + 1
-        columns, blocks = len(self.piece), np.arange(len(options)) * pieces
+        columns = len(self.piece)
         memory = layout_class.memory
         room = self.layout[ROOM] - layout_class.occupied * self.layout[BUFFER] - (memory * end_memory).sum(axis=(1, 2))
         self.num_memory = len(room) * brackets
@@ -124,21 +129,22 @@ class Relaxation:
         self.num_columns = columns + groups * brackets + 1
         lower, upper = np.zeros(self.first_choice + groups), np.full(self.first_choice + groups, highspy.kHighsInf)
         entries = []
-        row, piece = np.nonzero(memory.any(axis=2))
-        needed = memory[row, piece] @ held.T / self.byte  # [entries, options]
-        entries.append((row[:, None] * brackets + options[:, 0], piece[:, None] + blocks, -needed))
+        row, column = np.nonzero(memory.any(axis=2)[:, self.piece])
+        needed = (memory[row, self.piece[column]] * held[column]).sum(axis=1) / self.byte
+        entries.append((row * brackets + options[column, 0], column, -needed))
         for bracket in range(brackets):
-            # A rank without layers, which only the lowest bracket allows, has no transient of a layer.
-            low = lows[bracket] * (layout_class.occupied if bracket == 0 else np.ones(len(room)))
+            # Where no layer is alive, which only the lowest bracket allows, there is no transient of a layer.
+            low = lows[bracket] * (layout_class.filled if bracket == 0 else np.ones(len(room)))
             transient = np.maximum(layout_class.loss * self.layout[LOSS], low)
             chosen = columns + layout_class.group_of_row * brackets + bracket
             entries.append((np.arange(len(room)) * brackets + bracket, chosen, (room - transient) / self.byte))
-        every = np.arange(pieces)[:, None] + blocks
-        entries.append((self.num_memory + np.broadcast_to(options[:, 1], every.shape), every, np.ones(every.shape)))
+        entries.append((self.num_memory + options[:, 1], np.arange(columns), np.ones(columns)))
         lower[self.num_memory : self.first_filled] = upper[self.num_memory : self.first_filled] = self.layers
         filled = self.first_filled + np.arange(len(self.middle))[:, None] * brackets
-        inside = self.middle[:, None] + blocks
-        entries.append((filled + options[:, 0], inside, np.ones(inside.shape)))
+        if len(self.middle):
+            inside = np.flatnonzero((self.piece > 0) & (self.piece < pieces - 1))
+            row = self.first_filled + (self.piece[inside] - 1) * brackets + options[inside, 0]
+            entries.append((row, inside, np.ones(len(inside))))
         each = np.arange(brackets)
         of_piece = columns + layout_class.group_of_piece[self.middle][:, None] * brackets + each
         entries.append((filled + each, of_piece, -np.ones(of_piece.shape)))
