@@ -27,6 +27,7 @@ def random_stage_problem(
     max_kinds: int = 3,
     max_strategies: int = 4,
     max_microbatches: int = 6,
+    interleaved_vpp: int = 2,
 ) -> StageProblem:
     """A random problem small enough to enumerate; about one in ten has no feasible plan."""
     chosen = rng.choice(schedules)
@@ -35,6 +36,8 @@ def random_stage_problem(
     while True:
         pp = rng.randint(1, max_pp)
         vpp = 1 if schedule.name in ("gpipe", "1f1b", "zb-h1", "dualpipe") else 2
+        if schedule.name == "interleaved":
+            vpp = interleaved_vpp
         num_microbatches = rng.randint(1, max_microbatches)
         if schedule.why_not(pp, vpp, num_microbatches) is None:
             break

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.complete import Completer, Offer
+from prism_cp.engine.complete_program import CompleteProgram
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import critical_path
 from prism_cp.engine.limits import Limits
-from prism_cp.engine.mixture import Weigher, Weighing
+from prism_cp.engine.mixture import PATH_SCALE, Weigher, Weighing
 from prism_cp.engine.point_sets import StrategyPaths
+from prism_cp.engine.price_pool import PricePool
 from prism_cp.engine.tables import Row, Tables, row_of
 from prism_cp.engine.walk import EXHAUSTED, LEAF, NODE_LIMIT, walk
 from prism_cp.pipeline import PathCut
@@ -27,6 +29,8 @@ Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
 NODES_PER_SLICE = 2_000_000  # after that many the partial choice that is being looked into is weighed
+FEW_ITEMS = 4_000  # all of them are settled along every weighted sum
+SETTLED_CUTS, MOST_SHARE = 40, 0.04  # cuts a complete choice is settled along, and how far from the target they end
 SEPARATIONS = 4  # paths learnt from mixtures per length of a partial choice
 
 
@@ -44,15 +48,25 @@ class Decision:
     """
 
     def __init__(
-        self, maker: ItemMaker, tables: Tables, known: dict[PathCut, None], paths: StrategyPaths, offer: Offer
+        self,
+        maker: ItemMaker,
+        tables: Tables,
+        known: dict[PathCut, None],
+        paths: StrategyPaths,
+        offer: Offer,
+        pool: PricePool | None = None,
     ) -> None:
         self.tables, self.known = tables, known
         self.learnt: list[PathCut] = []
         self.sums: list[Row] = []
         self.bound = 0
         self._weights: Float64 | None = None
+        self._priced = tables.priced
+        self._can_settle = all(items.memory is not None for items in tables.items)
+        self._program: CompleteProgram | None = None
+        self._settled: set[tuple[int, int]] = set()  # (item, cut)
         self._refuted = 1  # length of the partial choice that was refuted last
-        self._weigher = Weigher(tables, longest_possible(tables.problem))
+        self._weigher = Weigher(tables, longest_possible(tables.problem), pool=pool)
         self._outlined = any(items.outline is not None for items in tables.items)
         self.completer = Completer(maker, tables, known, paths, offer, self.learn, self.add_rows)
         chain, groups = tables.chain, len(tables.items)
@@ -109,7 +123,8 @@ class Decision:
                 self.bound = min(target + 1, self.completer.open_bound)
                 return None
             if state == LEAF:
-                refuted = self._outlined and self._weigh_leaf(target, limits)
+                refuted = self._outlined and not self._priced and self._weigh_leaf(target, limits)
+                refuted = refuted or (self._can_settle and self._settle_leaf(target))
                 if self._outlined and limits.reached():
                     return None
                 if not refuted:
@@ -129,6 +144,78 @@ class Decision:
                 return
         self._refuted = self._depth
 
+    def _settle_all(self, x: int) -> None:
+        """Settle every item along a cut."""
+        tables = self.tables
+        for g, items in enumerate(tables.items):
+            if items.memory is not None:
+                tables.settle(g, np.arange(len(items.choice)), x)
+        tables.resum(x)
+        for g in range(min(self._depth, len(tables.items))):
+            self._prefix[g + 1, x] = self._prefix[g, x] + tables.worth[self._chosen[g], x]
+
+    def _settle_leaf(self, target: int) -> bool:
+        """Settle the items of a complete choice along the cuts that come closest to refuting it; whether one does."""
+        tables, columns = self.tables, len(self.tables.rows)
+        limits = tables.scales * target
+        value = tables.worth[self._chosen, :columns].sum(axis=0) + tables.constants
+        share = (limits - value) / limits
+        for x in np.argsort(share, kind="stable")[:SETTLED_CUTS].tolist():
+            if share[x] > MOST_SHARE:
+                break
+            if self._settle_cut(x, target):
+                return True
+        return self._settle_sums(target)
+
+    def _settle_cut(self, x: int, target: int) -> bool:
+        """Settle the items of a complete choice along one cut; whether that refutes the choice."""
+        tables = self.tables
+        before = tables.worth[self._chosen, x].copy()
+        for g, number in enumerate(self._chosen.tolist()):
+            if tables.items[g].memory is not None and (number, x) not in self._settled:
+                self._settled.add((number, x))
+                tables.settle(g, np.array([number - int(tables.start[g])]), x)
+        if not np.any(tables.worth[self._chosen, x] > before):
+            return False
+        tables.resum(x)
+        for g in range(len(tables.items)):
+            self._prefix[g + 1, x] = self._prefix[g, x] + tables.worth[self._chosen[g], x]
+        return bool(tables.worth[self._chosen, x].sum() + tables.constants[x] > tables.scales[x] * target)
+
+    def _settle_sums(self, target: int) -> bool:
+        """Refute a complete choice by weighted sums under which its items are settled; whether one did."""
+        tables, problem = self.tables, self.tables.problem
+        if self._program is None:
+            self._program = CompleteProgram(tables, float(target))
+        tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
+        for _ in range(SEPARATIONS):
+            times = np.zeros((len(problem.virtual_stages), 3), np.int64)
+            base = tables.constants.astype(np.float64)
+            for g, number in enumerate(self._chosen.tolist()):
+                items, local = tables.items[g], np.array([number - int(tables.start[g])])
+                times[list(items.group.stages)] = items.base[local[0]]
+                base += tables.plain_worth(g, local)[0]
+            found = self._program.weigh(self._chosen.tolist(), base, PATH_SCALE)
+            if found is None:
+                return False
+            weights, slower = self._weigher.of_paths(found[0]), found[1]
+            row = self._weigher.sum_of(weights)
+            if row is None:
+                return False
+            settled = row.constant
+            for g, number in enumerate(self._chosen.tolist()):
+                settled += tables.settled_worth(g, number - int(tables.start[g]), row)
+            if settled > row.scale * target:
+                self._take(Weighing(True, row, weights, None), len(tables.items))
+                return True
+            times[:, 1] += np.rint(slower).astype(np.int64)
+            path = critical_path(problem, times, np.zeros_like(tail), tail)[1]
+            if not self.learn(path):
+                return False
+            if self._settle_cut(len(tables.rows) - 1, target):
+                return True
+        return False
+
     def _weigh_leaf(self, target: int, limits: Limits) -> bool:
         """Refute a complete choice, and then shorter ones by bisection; whether it was refuted."""
         low, high = 0, len(self.tables.items)
@@ -136,7 +223,7 @@ class Decision:
         if refuting is None or not refuting.refuted:
             return refuting is None
         self._weights = refuting.weights
-        while high - low > 1 and not limits.reached():
+        while high - low > 1 and not limits.reached() and not self._priced:
             middle = (low + high) // 2
             weighing = self._weighing(middle, target)
             if weighing is not None and weighing.refuted:
@@ -152,20 +239,22 @@ class Decision:
         assert weighing.row is not None
         self.sums.append(weighing.row)
         self.add_rows(self.sums[-1:])
+        if self._priced and int(self.tables.start[-1]) <= FEW_ITEMS:
+            self._settle_all(len(self.tables.rows) - 1)
 
     def _weighing(self, length: int, target: int) -> Weighing | None:
         """The best weights for the first items chosen, among the paths known and those that mixtures have missed."""
         problem, prefix = self.tables.problem, self._chosen[:length].tolist()
         tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
         for _ in range(SEPARATIONS):
-            weighing = self._weigher.weigh(prefix, target, self._weights)
+            weighing = self._weigher.weigh(prefix, target, self._weights, strongest=self._priced)
             if weighing is None or weighing.refuted or weighing.mixture is None:
                 return weighing
             times = np.rint(weighing.mixture).astype(np.int64)
             value, path = critical_path(problem, times, np.zeros_like(tail), tail)
             if value <= target or not self.learn(path):
                 return weighing
-        return self._weigher.weigh(prefix, target, self._weights)
+        return self._weigher.weigh(prefix, target, self._weights, strongest=self._priced)
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,13 @@ from numpy.typing import NDArray
 from prism_cp.engine.chain import Chain, Group
 from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, TRANSIENT, Choices, Points
 from prism_cp.engine.greedy import greedy_picks
+from prism_cp.engine.item_memory import item_points as memory_points
+from prism_cp.engine.item_memory import layers_of, memory_rows
+from prism_cp.engine.item_types import Items, join_items
 from prism_cp.engine.limits import Limits, SearchStopped
-from prism_cp.engine.outline import Outline, fullest_rows, make_outline
+from prism_cp.engine.outline import fullest_rows, make_outline
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
+from prism_cp.engine.pricing import ItemMemory, PriceFinder
 from prism_cp.pipeline import live_vectors
 from prism_cp.pipeline.program import Program, get_program
 from prism_cp.pipeline.schedules.base import OpType
@@ -28,61 +31,6 @@ from prism_cp.stage_problem import StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
 MOST_COMBINATIONS = 1_500_000  # of compositions looked at together; a group of ranks with more is too large for tables
-
-
-@dataclass(frozen=True)
-class Items:
-    """All items of a group that can be part of a plan within the time limit they were made for.
-
-    Attributes
-    ----------
-    group : Group
-    choice : int64 array [items, pieces]
-        Position of every piece's composition in `Chain.pieces`.
-    base : int64 array [items, stages, 3]
-        Least forward, input-gradient and weight-gradient time over the item's points.
-    first : int64 array [items + 1]
-        Where the points of every item begin.
-    extra : int64 array [points, stages, 3]
-        Times of the points beyond `base`.
-    credit : int64 array [points, stages]
-        Hideable time, see `choices`.
-    most_hidden : int64 array [items, stages]
-    head, reduce : int64 arrays [items, ranks]
-        Time before the first forward; gradient reduction before anything is hidden.
-    pick : int64 array [points, pieces]
-        Position of every piece's point in the sorted points of its composition.
-    best : int64 array [items]
-        The point with the least work.
-    """
-
-    group: Group
-    choice: Int64
-    base: Int64
-    first: Int64
-    extra: Int64
-    credit: Int64
-    most_hidden: Int64
-    head: Int64
-    reduce: Int64
-    pick: Int64
-    best: Int64
-    vague: NDArray[np.bool_]  # [items] points merged into lower bounds
-    outline: Outline | None = None  # bounds more than the points do
-    full_rows: Int64 | None = None  # [items, MOST_ROWS], see `outline`
-    excess: Int64 | None = None  # of these rows with the fastest points
-
-    def select(self, keep: NDArray[np.bool_]) -> Items:
-        """Only some of the items."""
-        counts = np.diff(self.first)
-        points = np.repeat(keep, counts)
-        first = np.append(0, np.cumsum(counts[keep]))
-        best = (self.best - self.first[:-1])[keep] + first[:-1]
-        return Items(
-            self.group, self.choice[keep], self.base[keep], first, self.extra[points], self.credit[points],
-            self.most_hidden[keep], self.head[keep], self.reduce[keep], self.pick[points], best, self.vague[keep],
-            self.outline, *(None if each is None else each[keep] for each in (self.full_rows, self.excess)),
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -105,6 +53,7 @@ class ItemMaker:
         self._live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         self.executed = least_executed(program)
+        self._finders: dict[tuple[int, ...], PriceFinder] = {}
         self._sorted: dict[tuple[tuple[int, ...], int], Points] = {}
 
     def points(self, piece: int, composition: int) -> Points:
@@ -145,11 +94,13 @@ class ItemMaker:
                 [most[k].get(local, np.zeros(1 + column.max()))[column[s]] for local in range(least.shape[1])]
             )
             hidden[:, s] = table[choice[:, k]] + setting.hide_ends[s]
-        outline, full = None, (None, None)
+        outline, full, memory = None, (None, None), None
         one_stage_each = len(set(piece.tolist())) == len(piece) and len(group.ranks) == 1
-        if one_stage_each and values.shape[1] == 1 and only_input_grad(values, offset):
+        one_table = len({self.problem.virtual_stages[i].table for i in group.stages}) == 1
+        if one_stage_each and one_table and only_input_grad(values, offset):
             rows, deferred, transient = self._rows(group)
             alive = (rows > 0) | (deferred > 0)
+            memory = self._memory(group, choice, budget, values, offset, rows, alive, transient, piece)
             largest = np.maximum(chosen[:, :, TRANSIENT], transient)  # [items, stages]
             budget = budget - np.where(alive[None], largest[:, None, :], 0).max(axis=2)
             outline = make_outline(values, offset, rows, piece)
@@ -157,7 +108,7 @@ class ItemMaker:
         numbers = np.arange(len(choice))
         return Items(
             group, choice, base, np.arange(len(choice) + 1), np.zeros_like(base), hidden, hidden, head, reduce,
-            np.full_like(choice, -1), numbers, np.ones(len(choice), np.bool_), outline, *full,
+            np.full_like(choice, -1), numbers, np.ones(len(choice), np.bool_), outline, *full, memory,
         )  # fmt: skip
 
     def make(
@@ -213,7 +164,7 @@ class ItemMaker:
                 picked = offset[piece, choice[i, piece], 0][None, :] + picks[:, piece]
                 hidden = credit[picked, column] + setting.hide_ends
             parts.append((times, picks, hidden, highest, vague, picks[-1, 0] >= 0))
-        return _join(group, choice[keep_items], head[keep_items], reduce[keep_items], parts)
+        return join_items(group, choice[keep_items], head[keep_items], reduce[keep_items], parts)
 
     def sketch(self, group: Group, limit: int, wanted: Int64 | None = None) -> Items:
         """Items as `make` gives them, each with one point only: strategies that fit, found by greed.
@@ -255,6 +206,7 @@ class ItemMaker:
         return Items(
             group, bounds.choice, bounds.base, first, extra, bounds.credit[item], bounds.most_hidden, bounds.head,
             bounds.reduce, pick, first[1:] - 1, bounds.vague, bounds.outline, bounds.full_rows, bounds.excess,
+            bounds.memory,
         )  # fmt: skip
 
     def _wanted(self, group: Group, limit: int, wanted: Int64 | None) -> tuple[Int64, Int64, Int64, Int64]:
@@ -293,6 +245,30 @@ class ItemMaker:
                 waiting.append(deferred)
         ends = [self.problem.virtual_stages[i].ends.transient for i in group.stages]
         return np.array(rows), np.array(waiting), np.array(ends, np.int64)
+
+    def _memory(
+        self,
+        group: Group,
+        choice: Int64,
+        budget: Int64,
+        values: Int64,
+        offset: Int64,
+        rows: Int64,
+        alive: NDArray[np.bool_],
+        transient: Int64,
+        piece: Int64,
+    ) -> ItemMemory:
+        """Memory rows of items whose pieces have one stage each, on one rank and with one table."""
+        stage = np.argsort(piece, kind="stable").astype(np.int64)
+        ends = np.where(alive, transient, 0).max(axis=1)
+        if group.ranks not in self._finders:
+            kinds = self.problem.tables[self.problem.virtual_stages[group.stages[0]].table]
+            self._finders[group.ranks] = PriceFinder(memory_rows(kinds, rows, alive, ends, stage))
+        finder = self._finders[group.ranks]
+        return ItemMemory(
+            finder.rows, layers_of(self.chain, group, choice), budget.astype(np.float64),
+            memory_points(values, offset, rows, alive, ends, stage), finder,
+        )  # fmt: skip
 
     def _combinations(self, group: Group, limit: int, wanted: Int64 | None = None) -> tuple[Int64, Int64, Int64, Int64]:
         """Compositions [items, pieces] that pass the work and least-memory tests, with what every row leaves.
@@ -420,31 +396,3 @@ def _stack(
     if not values:
         return np.zeros((0, num_tables, COLUMNS), np.int64), np.zeros((0, num_tables), np.int64), offset, most
     return np.concatenate(values), np.concatenate(credit), offset, most
-
-
-def _join(group: Group, choice: Int64, head: Int64, reduce: Int64, parts: list[tuple[Any, ...]]) -> Items:
-    stages, pieces = len(group.stages), len(group.pieces)
-    if not parts:
-        none = np.zeros((0, stages, 3), np.int64)
-        flat = np.zeros((0, stages), np.int64)
-        empty = np.zeros(0, np.int64)
-        return Items(
-            group, choice, none, np.zeros(1, np.int64), none, flat, flat, head, reduce,
-            np.zeros((0, pieces), np.int64), empty, np.zeros(0, np.bool_),
-        )  # fmt: skip
-    first = np.append(0, np.cumsum([len(part[0]) for part in parts]))
-    times = np.concatenate([part[0] for part in parts])
-    base = np.minimum.reduceat(times, first[:-1])
-    work = times.sum(axis=(1, 2))
-    # of merged points only the last one may be real
-    best = np.array(
-        [
-            stop - 1 if part[4] and part[5] else start + int(np.argmin(work[start:stop]))
-            for (start, stop), part in zip(pairwise(first), parts, strict=True)
-        ]
-    )
-    return Items(
-        group, choice, base, first, times - np.repeat(base, np.diff(first), axis=0),
-        np.concatenate([part[2] for part in parts]), np.array([part[3] for part in parts]), head, reduce,
-        np.concatenate([part[1] for part in parts]), best, np.array([part[4] for part in parts]),
-    )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -27,8 +28,12 @@ from prism_cp.engine.leaf import assignment, boundaries, critical_path, simulate
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.mixture import Weigher
 from prism_cp.engine.point_sets import StrategyPaths
+from prism_cp.engine.price_pool import PricePool
+from prism_cp.engine.relaxed_start import RelaxedStart, relaxed_start
 from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
+from prism_cp.engine.whole_plans import PlanAnnealer
 from prism_cp.pipeline import PathCut, get_schedule
+from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import Assignment, StageProblem
 
 Int64 = NDArray[np.int64]
@@ -36,7 +41,11 @@ EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknow
 
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
 LEVELS = (0.03, 0.007)  # gaps proved one after another
-ROOT_SEPARATIONS = 20  # paths learnt from mixtures before the first level
+MOST_PLAN_TRIALS, PLAN_OPS, PLAN_RUNS = 400_000, 400_000_000, 2  # of the annealing over whole plans
+PLAN_PRICE = 0.4  # of memory, in shares of what the relaxation says it is worth
+TIGHT = 0.005  # relative rise of the bound from which on memory counts as tight
+BISECTION = 2_000  # steps of the bound that items alone give, as a share of the time
+ROOT_SEPARATIONS = 4  # paths learnt from mixtures before the first level
 SHARES_OF_GAP = (0.3, 0.6, 0.85)  # the same for outlined items, as shares of what is open
 FIRST_PLAN_NODES = 2_000_000
 TRIALS = 60_000  # of the annealing, fewer for small problems
@@ -151,6 +160,9 @@ class _Engine:
         self.num_static = len(self.known) - len(self.given)
         self.learnt: list[PathCut] = []
         self.paths: StrategyPaths | None = None
+        self.pool: PricePool | None = None
+        self.relaxed: RelaxedStart | None = None
+        self.chain_sizes = (problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         chain = make_chain(problem)
         self.chain = chain
         if chain is not None:
@@ -178,10 +190,10 @@ class _Engine:
             return self._result(exhausted=True)
         if hint is not None and is_feasible(self.problem, hint):
             self.offer(hint)
-        if self.best is None:
-            self._first_plans()
-        self._sketch_plans()
         try:
+            if self.best is None:
+                self._first_plans()
+            self._sketch_plans()
             tables = self._first_tables()
         except SearchStopped:
             tables = None
@@ -275,6 +287,23 @@ class _Engine:
         items = [self.maker.sketch(group, self.cap()) for group in groups]
         if all(len(each.choice) for each in items):
             self._annealed(Annealer(Tables(self.problem, self.chain, items)))
+
+    def _anneal_plans(self) -> None:
+        """Better plans by annealing over whole plans, from the best one known and from what the relaxation proposes."""
+        start = relaxed_start(self.problem)
+        if start is None or self.best is None:
+            return
+        self.relaxed = start
+        price = float(max(prices.sum(axis=1).max() for prices in start.prices))
+        annealer = PlanAnnealer(self.problem)
+        ops = len(get_program(*self.chain_sizes).code)
+        trials = min(MOST_PLAN_TRIALS, PLAN_OPS // ops)
+        for run in range(PLAN_RUNS):
+            if self.limits.reached():
+                return
+            plan, _ = annealer.run(self.best, trials, self.seed + run, PLAN_PRICE * price)
+            if plan is not None:
+                self.offer(plan)
 
     def _balanced_time(self) -> int:
         """Work of one rank if all had the same, without recomputation: where to begin to look."""
@@ -381,7 +410,7 @@ class _Engine:
     def _decision(self, tables: Tables) -> Decision:
         if self.paths is None:
             self.paths = StrategyPaths(tables)
-        return Decision(self.maker, tables, self.known, self.paths, self.offer)
+        return Decision(self.maker, tables, self.known, self.paths, self.offer, self.pool)
 
     def _reduced(self, tables: Tables, target: int) -> Tables:
         """Only items that can be part of a plan within the target."""
@@ -399,6 +428,7 @@ class _Engine:
         """Levels, then the cap itself; whether nothing is left within the cap."""
         outlined = any(items.outline is not None for items in tables.items)
         if outlined:
+            tables = self._with_prices(tables)
             self._bound_by_weights(tables)
         hand_on, levels = HAND_ON_LIMIT, list(SHARES_OF_GAP if outlined else LEVELS)
         while self.low <= self.cap() and not self.limits.reached():
@@ -426,17 +456,89 @@ class _Engine:
                 hand_on *= 4  # some choices are undecided
         return self.low > self.cap()
 
+    def _with_prices(self, tables: Tables) -> Tables:
+        """The tables with prices on memory, if memory is so tight that settling every group's own work says more.
+
+        Prices are dear: where outlines alone come as far, they are not worth it.
+        """
+        assert self.chain is not None
+        if not all(items.memory is not None for items in tables.items):
+            return tables
+        self._bisect(tables)
+        before = self.low
+        settled = Tables(self.problem, self.chain, tables.items)
+        settled.add(tables.rows)
+        settled = self._settle_own_work(settled)
+        if self.low - before < TIGHT * before or self.limits.reached():
+            return tables
+        self._anneal_plans()
+        priced = Tables(self.problem, self.chain, settled.items, priced=True)
+        priced.add(settled.rows)
+        return self._settle_own_work(priced)
+
+    def _settle_own_work(self, tables: Tables) -> Tables:
+        """Tables of the items left after each group's own work was settled, along the path that sees most of it."""
+        for g, items in enumerate(tables.items):
+            if self.limits.reached():
+                break
+            stages = list(items.group.stages)
+            x = max(range(len(tables.rows)), key=lambda n: tables.rows[n].times[stages, 1].sum() / tables.scales[n])
+            tables.settle(g, np.arange(len(items.choice)), x)
+            tables.resum(x)
+        tables = self._reduced(tables, self.cap())
+        self._bisect(tables)
+        return tables
+
+    def _bisect(self, tables: Tables) -> None:
+        """Raise the bound to what the cuts refute one by one, each by the items that are left."""
+        low, high = self.low, self.cap() + 1
+        while high - low > max(1, high // BISECTION):
+            middle = (low + high) // 2
+            if self._empty(tables, middle):
+                low = middle + 1
+            else:
+                high = middle
+        self.low = max(self.low, low)
+
+    @staticmethod
+    def _empty(tables: Tables, target: int) -> bool:
+        """Whether some group has no item left once all that no cut allows within the target are gone."""
+        while True:
+            mask = tables.useful(tables.scales * target)
+            if not all(mask[start:stop].any() for start, stop in pairwise(tables.start)):
+                return True
+            if mask.all():
+                return False
+            tables = tables.keep(mask)
+
+    def _start(self, tables: Tables, pool: PricePool) -> NDArray[np.float64] | None:
+        """Weights on the paths known from the relaxation, whose paths and prices join what is known."""
+        start = self.relaxed or relaxed_start(self.problem)
+        if start is None:
+            return None
+        fresh = [path for path in start.weights if path not in self.known]
+        self.known.update(dict.fromkeys(fresh))
+        self.learnt += fresh
+        tables.add([row_of(path, self.problem.p2p) for path in fresh])
+        for g, items in enumerate(tables.items):
+            if pool.applies(g):
+                pool.seed(g, start.prices[items.group.ranks[0]])
+        return np.array([start.weights.get(path, 0.0) for path in self.known])
+
     def _bound_by_weights(self, tables: Tables) -> None:
         """Raise the bound to the best weighted sum of the paths known."""
         assert self.chain is not None
         weigher = Weigher(tables, self.longest, self.limits)
+        self.pool = weigher.pool
+        weights = self._start(tables, weigher.pool)
         for _ in range(ROOT_SEPARATIONS):
-            weighing = weigher.weigh((), self.cap(), to_the_end=True)
+            weighing = weigher.weigh((), self.cap(), weights, to_the_end=True)
             if weighing is None or weighing.refuted:
                 self.low = max(self.low, self.cap() + 1)
                 return
             if weighing.row is None:
                 return
+            weights = weighing.weights
             fresh = Tables(self.problem, self.chain, tables.items)
             fresh.add([weighing.row])
             self.low = max(self.low, min(self.cap() + 1, -(-int(fresh.after[0, -1, 0]) // weighing.row.scale)))

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
-from prism_cp.engine.items import Items
+from prism_cp.engine.item_types import Items
+from prism_cp.engine.knapsack import IMPOSSIBLE_COST, MOST_NODES
 from prism_cp.engine.outline import add_outline_worth
+from prism_cp.engine.pricing import Prices, memory_costs
 from prism_cp.engine.table_kernels import (
     after_kernel,
     before_kernel,
@@ -31,6 +33,9 @@ Int64 = NDArray[np.int64]
 
 IMPOSSIBLE = 1 << 60
 LARGEST_VALUE = 1 << 58  # of any cut of any plan, so that sums stay below `IMPOSSIBLE`
+SETTLED_NODES = 40_000  # for an item of a complete choice
+HOPELESS = 1 << 54  # worth of an item that fits no plan
+FEW_PASSES = 2  # of a path through the pieces of a group, on average: then prices on its memory are not looked for
 STEP = 256  # columns added at once when the tables grow
 
 
@@ -46,6 +51,8 @@ class Row:
     constant : int
         Transfers, in time units.
     scale : int
+    prices : tuple of (Prices or None), or empty
+        On the memory of every group, where its items are bounded by them.
     """
 
     times: Int64
@@ -53,6 +60,7 @@ class Row:
     tail: Int64
     constant: int
     scale: int
+    prices: tuple[Prices | None, ...] = ()
 
 
 def row_of(cut: PathCut, p2p: int) -> Row:
@@ -136,10 +144,12 @@ class Tables:
     after : int64 array [groups + 1, states, columns]
     coefficients : Coefficients
         The cuts, one per used column.
+    priced : bool
+        Whether prices on all memory rows together bound the items, where these have memory rows.
     """
 
-    def __init__(self, problem: StageProblem, chain: Chain, items: Sequence[Items]) -> None:
-        self.problem, self.chain = problem, chain
+    def __init__(self, problem: StageProblem, chain: Chain, items: Sequence[Items], priced: bool = False) -> None:
+        self.problem, self.chain, self.priced = problem, chain, priced
         self.items = [_by_delta(chain, each) for each in items]
         self.start = np.append(0, np.cumsum([len(each.choice) for each in self.items]))
         numbers, downs, firsts = [], [], []
@@ -205,8 +215,81 @@ class Tables:
             )  # fmt: skip
             if items.outline is not None and items.full_rows is not None and items.excess is not None:
                 full, excess = items.full_rows[span], items.excess[span]
-                add_outline_worth(choice, full, excess, *items.outline.arrays, given[2], out)
+                saving = np.zeros_like(out)
+                add_outline_worth(choice, full, excess, *items.outline.arrays, given[2], saving)
+                self._raise_by_prices(g, items, span, (cuts or self.coefficients).rows[first:stop], saving)
+                out += saving
         return out
+
+    def _raise_by_prices(self, g: int, items: Items, span: slice, rows: Sequence[Row], saving: Int64) -> None:
+        """Raise what saving memory costs [items, rows] where rows have prices."""
+        if items.memory is None:
+            return
+        stages = np.array(items.group.stages)[items.memory.rows.stage]
+        for x, row in enumerate(rows):
+            weights = row.times[stages, 1].astype(np.float64)
+            prices = row.prices[g] if row.prices else None
+            if (
+                self.priced
+                and not row.prices
+                and weights.sum() > FEW_PASSES * row.scale * len(weights)
+                and len(items.choice)
+            ):
+                prices = items.memory.finder.usual(items.memory, weights)
+            if prices is not None and len(prices.bracket):
+                memory = items.memory if span == slice(None) else items.memory.take(np.arange(len(items.choice))[span])
+                costs = memory_costs(memory, prices, weights)
+                saving[:, x] = np.maximum(saving[:, x], np.floor(costs).astype(np.int64))
+
+    def settle(self, g: int, which: NDArray[np.integer], x: int, most_nodes: int = MOST_NODES) -> None:
+        """Raise the worth of some items of a group under cut x to what whole strategies cost; `resum` it afterwards.
+
+        Parameters
+        ----------
+        which : int array
+            Items, numbered within the group, whose `memory` is known.
+        """
+        rows = self.start[g] + which
+        worth = self._settled_worth(g, which, self.coefficients, x, most_nodes)
+        self.worth[rows, x] = np.maximum(self.worth[rows, x], worth)
+
+    def settled_worth(self, g: int, item: int, row: Row) -> int:
+        """Worth of one item of a group, numbered within it, under one more cut and with whole strategies."""
+        one = Coefficients(self.problem, self.chain.groups)
+        one.add([row])
+        return int(self._settled_worth(g, np.array([item]), one, 0, SETTLED_NODES)[0])
+
+    def _settled_worth(self, g: int, which: NDArray[np.integer], cuts: Coefficients, x: int, most_nodes: int) -> Int64:
+        items = self.items[g]
+        assert items.memory is not None
+        weights = cuts.of_group(g, x, x + 1)[2][0, items.memory.rows.stage, 1].copy()
+        costs = items.memory.points.least_costs(
+            items.choice[which], items.memory.budget[which].astype(np.int64), weights, most_nodes
+        )
+        plain = self.plain_worth(g, which, cuts, x, x + 1)[:, 0]
+        return np.where(costs >= IMPOSSIBLE_COST, HOPELESS, plain + costs)
+
+    def plain_worth(
+        self,
+        g: int,
+        which: NDArray[np.integer],
+        cuts: Coefficients | None = None,
+        first: int = 0,
+        stop: int | None = None,
+    ) -> Int64:
+        """Worth [items, cuts] of some items of a group by their points alone."""
+        items = self.items[g]
+        given = (cuts or self.coefficients).of_group(g, first, stop)
+        plain = np.zeros((len(which), len(given[2])), np.int64)
+        worth_kernel(
+            items.first[:-1][which], items.first[1:][which], items.base[which], items.extra, items.credit,
+            items.most_hidden[which], items.head[which], items.reduce[which], *given, self._varying(g), plain,
+        )  # fmt: skip
+        return plain
+
+    def resum(self, x: int) -> None:
+        """Sum up a cut anew whose worth has changed."""
+        self._sum_up(x, x + 1)
 
     def _varying(self, g: int) -> Int64:
         """Which of the flattened times [stages, 3] differ between points of an item of group g."""
@@ -216,16 +299,20 @@ class Tables:
 
     def price(self, row: Row, prefix: Sequence[int] = ()) -> Int64:
         """Least worth [items] under one more cut, which is not added; of the first groups only that of `prefix`."""
-        one = Coefficients(self.problem, self.chain.groups)
-        one.add([row])
         result = np.zeros(int(self.start[-1]), np.int64)
         for g in range(len(self.items)):
             begin, end = int(self.start[g]), int(self.start[g + 1])
             span = slice(0, end - begin)
             if g < len(prefix):
                 span = slice(prefix[g] - begin, prefix[g] - begin + 1)
-            result[begin + span.start : begin + span.stop] = self._group_worth(g, 0, 1, one, span)[:, 0]
+            result[begin + span.start : begin + span.stop] = self.price_of_group(row, g, span)
         return result
+
+    def price_of_group(self, row: Row, g: int, span: slice) -> Int64:
+        """The same for some items of one group."""
+        one = Coefficients(self.problem, self.chain.groups)
+        one.add([row])
+        return self._group_worth(g, 0, 1, one, span)[:, 0]
 
     def point_worth(self, g: int, item: int, first: int = 0) -> Int64:
         """Worth [points, cuts] of every single point of a group's item under the cuts from `first` on."""
@@ -263,8 +350,9 @@ class Tables:
         """Tables of some of the items only, with the same cuts."""
         parts = [mask[self.start[g] : self.start[g + 1]] for g in range(len(self.items))]
         smaller = Tables(
-            self.problem, self.chain, [each.select(part) for each, part in zip(self.items, parts, strict=True)]
-        )
+            self.problem, self.chain, [each.select(part) for each, part in zip(self.items, parts, strict=True)],
+            self.priced,
+        )  # fmt: skip
         smaller.coefficients = self.coefficients.copy()
         columns = self.after.shape[2]
         smaller.worth = np.ascontiguousarray(self.worth[mask])
@@ -284,13 +372,4 @@ def _totals(chain: Chain, items: Items) -> Int64:
 def _by_delta(chain: Chain, items: Items) -> Items:
     """The items sorted by the layers they take."""
     order = np.argsort(chain.state(_totals(chain, items)), kind="stable")
-    counts = np.diff(items.first)[order]
-    first = np.append(0, np.cumsum(counts))
-    points = np.repeat(items.first[:-1][order] - first[:-1], counts) + np.arange(first[-1])
-    best = (items.best - items.first[:-1])[order] + first[:-1]
-    return Items(
-        items.group, items.choice[order], items.base[order], first, items.extra[points], items.credit[points],
-        items.most_hidden[order], items.head[order], items.reduce[order], items.pick[points], best,
-        items.vague[order], items.outline,
-        *(None if each is None else each[order] for each in (items.full_rows, items.excess)),
-    )  # fmt: skip
+    return items.take(order)

@@ -38,6 +38,7 @@ class LayoutClass:
     always : bool array [pieces]
         Alive in every row of every rank that holds the piece. Only the strategies of these pieces make a bracket: the
         transient of another one is absent from the rows it is not alive in.
+    rank_of_row : int64 array [rows]
     group_of_row, group_of_piece : int64 arrays
         Ranks that hold the same pieces make a group.
     """
@@ -76,6 +77,11 @@ class LayoutClass:
         self.paths = np.concatenate((self.paths, np.stack(fields, axis=2)))
         self.transfers = np.append(self.transfers, [cut.p2p / cut.scale for cut in cuts])
 
+    @property
+    def cuts(self) -> list[PathCut]:
+        """The paths known, in the order of `paths`."""
+        return list(self._known)
+
     def longest_path(self, pieces: Float64, p2p_s: float) -> tuple[PathCut, float]:
         """Longest path and its length in seconds under given times.
 
@@ -113,6 +119,7 @@ class LayoutClass:
                     row_rank.append(rank)
         self.memory, self.loss = np.array(memory), np.array(loss)
         self.occupied, self.filled = np.array(occupied), np.array(filled)
+        self.rank_of_row = np.array(row_rank)
         self.group_of_row, self.group_of_piece = groups[np.array(row_rank)], groups[self._rank_of_piece()]
 
     def _rank_of_piece(self) -> Int64:

@@ -131,7 +131,7 @@ def _least_price(times, held, always, strategies, bracket, lows, most, kind, sca
 def _bounds(times, held, always, first, last, rooms, weight, transfers, groups, scales, strategies, bracket, lows, most, kinds, ends, layouts, layers):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
     """Best bound over the scales, per layout; infinity where a scale proves that nothing fits.
 
-    `times`, `held` and `always` of all different pieces, `first` and `last` (times, held) of the first and the last one.
+    `times`, `held`, `always` of all different pieces, `first` and `last` (times, held) of the first and the last one.
     """
     result = np.full(len(layouts), -1e300)
     for row in range(len(layouts)):
@@ -183,7 +183,7 @@ def dual_bounds(dual: Dual, costs: RelaxationCosts, scales: Float64 = SCALES) ->
     pieces = len(dual.times)
     parts = (dual.times, dual.held.reshape(pieces, -1), dual.always[:, None])
     flat = np.unique(np.concatenate(parts, axis=1), axis=0)
-    times, always = np.ascontiguousarray(flat[:, :4]), flat[:, -1] > 0
+    times, always = np.ascontiguousarray(flat[:, :4]), flat[:, -1] == 1.0
     held = np.ascontiguousarray(flat[:, 4:-1].reshape(-1, *dual.held.shape[1:]))
     found: Float64 = _bounds(
         times, held, always, (dual.times[0], dual.held[0]), (dual.times[-1], dual.held[-1]), dual.rooms, dual.weight,

@@ -93,6 +93,7 @@ class Relaxation:
                     times = [*table[k, q, :ACTIVATION], costs.kinds[0, k, HEAD]]
                     memory = [table[k, q, ACTIVATION], share, *costs.kinds[0, k, :HEAD]]
                     blocks.append((bracket, position, times, memory, np.flatnonzero(allowed)))
+        self.solution: tuple[Float64, Float64] | None = None  # weights [paths] and memory prices [rows, brackets]
         self.layers = costs.layers[kinds]
         self.piece = np.concatenate([places for *_, places in blocks])
         counts = [len(places) for *_, places in blocks]
@@ -105,7 +106,9 @@ class Relaxation:
         self.second = float(max(1e-12, table[:, :, :WEIGHT_GRAD].sum(axis=2).min(axis=1) @ costs.layers))
         self.byte = float(max(1.0, abs(self.layout[ROOM])))
         self.middle = np.arange(0) if layout_class.may_be_empty else np.arange(1, pieces - 1)
-        options = np.repeat(np.array([(bracket, kind) for bracket, kind, *_ in blocks]), counts, axis=0)
+        options: NDArray[np.int64] = np.repeat(
+            np.array([(bracket, kind) for bracket, kind, *_ in blocks]), counts, axis=0
+        )
         held = np.repeat(np.array([held for _, _, _, held, _ in blocks]), counts, axis=0)
         self._set_rows(options, held, end_memory, lows)
 
@@ -129,7 +132,8 @@ class Relaxation:
         self.num_columns = columns + groups * brackets + 1
         lower, upper = np.zeros(self.first_choice + groups), np.full(self.first_choice + groups, highspy.kHighsInf)
         entries = []
-        row, column = np.nonzero(memory.any(axis=2)[:, self.piece])
+        alive = np.asarray(memory.any(axis=2))
+        row, column = np.nonzero(alive[:, self.piece])
         needed = (memory[row, self.piece[column]] * held[column]).sum(axis=1) / self.byte
         entries.append((row * brackets + options[column, 0], column, -needed))
         for bracket in range(brackets):
@@ -166,13 +170,17 @@ class Relaxation:
         occupancy[self.middle, :brackets] = filled * unit
         return make_dual(self.layout_class, weights, memory, occupancy)
 
-    def duals(self, target_s: float) -> list[Dual]:
+    def duals(self, target_s: float, rounds: int = ROUNDS, closed: float = CLOSED) -> list[Dual]:
         """Duals of the program with more and more paths, the last one the best; or of one that proves nothing fits.
 
         Parameters
         ----------
         target_s
             A bound beyond it is good enough.
+        rounds
+            Most programs.
+        closed
+            Relative excess of the longest path at which the program counts as closed.
         """
         highs = _program(self.entries, self.lower, self.upper, self.num_columns)
         start = len(self.lower)
@@ -180,7 +188,7 @@ class Relaxation:
         fresh = sorted(self.layout_class.useful)
         found: list[Dual] = []
         steady: Float64 | None = None
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             self._add_paths(highs, fresh)
             used += fresh
             solution = _solve(highs)
@@ -190,28 +198,29 @@ class Relaxation:
             values, dual = solution
             weights = np.zeros(len(self.layout_class.paths))
             weights[used] = dual[start:]
+            self.solution = weights, dual[: self.num_memory].reshape(-1, self.brackets) * self.second / self.byte
             found.append(self._dual(weights, dual, self.second))
             reached = values[-1] * self.second
             if reached + self.layout[OFFSET] >= target_s:
                 break
             point = self._piece_times(values[: len(self.piece)])
-            fresh = self._violated(point, reached, used)
+            fresh = self._violated(point, reached * (1 + closed), used)
             if not fresh:
                 steady = (1 - STEADY) * point + STEADY * (point.mean(axis=0) if steady is None else steady)
-                fresh = self._longest((steady, point), reached, used)
+                fresh = self._longest((steady, point), reached * (1 + closed), used)
             if not fresh:
                 break
         self.layout_class.useful = {int(path) for path in np.flatnonzero(weights > 0)}
         return found
 
     def _violated(self, point: Float64, reached: float, used: list[int]) -> list[int]:
-        """The known paths that are longest at a point, if they are longer than the program's time."""
+        """The known paths that are longest at a point, if they are longer than what was reached."""
         lengths: Float64 = (
             np.tensordot(self.layout_class.paths, point, 2) + self.layout_class.transfers * self.layout[P2P]
         )
         lengths[used] = 0.0
         order = np.argsort(-lengths, kind="stable")[:MORE_PATHS]
-        return [int(path) for path in order if lengths[path] > reached * (1 + CLOSED)]
+        return [int(path) for path in order if lengths[path] > reached]
 
     def _longest(self, points: tuple[Float64, Float64], reached: float, used: list[int]) -> list[int]:
         """The longest paths at some points, the last of them the program's own; none when it is closed."""
@@ -219,7 +228,7 @@ class Relaxation:
         for point in points:
             path, length = self.layout_class.longest_path(point, self.layout[P2P])
             paths.append(self.layout_class.add(path))
-        if length <= reached * (1 + CLOSED):
+        if length <= reached:
             return []
         return [path for path in dict.fromkeys(paths) if path not in used]
 

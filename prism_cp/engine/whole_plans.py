@@ -1,0 +1,389 @@
+"""Engine room: better plans by annealing over whole plans, boundaries and strategies together.
+
+Where memory is tight and every rank holds several pieces, what the best boundaries are depends on which strategies they
+force on whom, so both move at once: a layer changes its strategy, or goes to a piece nearby or far off. Memory beyond
+the capacity costs time while the search is warm, and more and more as it cools.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from prism_cp.pipeline import get_schedule, live_vectors
+from prism_cp.pipeline.kernels import longest_path_length
+from prism_cp.pipeline.program import get_program
+from prism_cp.stage_problem import Assignment, StageProblem, live_counts
+
+Int64 = NDArray[np.int64]
+
+HOTTEST, COOLEST = 0.003, 0.00001  # allowed worsening at the start and at the end, relative
+EXCESS_FIRST, EXCESS_LAST = 1.0, 30.0  # price of memory beyond the capacity, in multiples of what saving it costs
+FORWARD, INPUT_GRAD, WEIGHT_GRAD, HIDEABLE, ACTIVATION, TRANSIENT = range(6)
+STATIC, OPTIMIZER_STEP, HEAD, REDUCE, DEFERRED = range(5)
+
+
+class PlanArrays(NamedTuple):
+    """A stage problem as the compiled loops take it.
+
+    Attributes
+    ----------
+    strategies : int64 array [tables, kinds, strategies, 6]
+        Forward, input gradient, weight gradient, hideable, activation, transient.
+    kinds : int64 array [tables, kinds, 5]
+        Static, optimizer step, head, reduce, deferred.
+    num_strategies : int64 array [kinds]
+    ends : int64 array [stages, 11]
+        The first six like a strategy, the last five like a kind.
+    stages : int64 array [stages, 3]
+        Rank, piece, table.
+    live, deferred : int64 arrays [rows, stages]
+        Micro-batches of the rank's own stages, row after row.
+    row_rank : int64 array [rows]
+    ranks : int64 array [ranks, 4]
+        Capacity, fixed, head, last bucket.
+    buffer_memory : int64 array [buffers]
+    buffer_kinds, buffer_stages : bool arrays [buffers, kinds], [buffers, stages]
+    prefix : int64 array [kinds, layers + 1]
+        Layers of a kind among the first ones.
+    least, most : int64 arrays [pieces]
+        Layers of a piece.
+    """
+
+    strategies: Int64
+    kinds: Int64
+    num_strategies: Int64
+    ends: Int64
+    stages: Int64
+    live: Int64
+    deferred: Int64
+    row_rank: Int64
+    ranks: Int64
+    buffer_memory: Int64
+    buffer_kinds: NDArray[np.bool_]
+    buffer_stages: NDArray[np.bool_]
+    prefix: Int64
+    least: Int64
+    most: Int64
+
+
+def plan_arrays(problem: StageProblem) -> PlanArrays:
+    """The arrays of a stage problem."""
+    tables = problem.tables
+    widest = max(len(kind.strategies) for kind in tables[0])
+    strategies = np.zeros((len(tables), problem.num_kinds, widest, 6), np.int64)
+    kinds = np.zeros((len(tables), problem.num_kinds, 5), np.int64)
+    for t, table in enumerate(tables):
+        for k, kind in enumerate(table):
+            kinds[t, k] = kind.static, kind.optimizer_step, kind.head, kind.reduce, kind.deferred
+            for q, s in enumerate(kind.strategies):
+                strategies[t, k, q] = s.forward, s.input_grad, s.weight_grad, s.hideable, s.activation, s.transient
+    stages = problem.virtual_stages
+    ends = [
+        (
+            e.forward, e.input_grad, e.weight_grad, e.hideable, e.activation, e.transient,
+            e.static, e.optimizer_step, e.head, e.reduce, e.deferred,
+        )
+        for e in (stage.ends for stage in stages)
+    ]  # fmt: skip
+    live, deferred, row_rank = [], [], []
+    for rank, vectors in enumerate(live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)):
+        mine = [s for s, stage in enumerate(stages) if stage.rank == rank]
+        for vector in vectors:
+            row = np.zeros((2, len(stages)), np.int64)
+            row[0, mine], row[1, mine] = live_counts(vector, len(mine))
+            live.append(row[0])
+            deferred.append(row[1])
+            row_rank.append(rank)
+    buffers = problem.buffers
+    return PlanArrays(
+        strategies, kinds, np.array([len(kind.strategies) for kind in tables[0]], np.int64), np.array(ends, np.int64),
+        np.array([(stage.rank, stage.piece, stage.table) for stage in stages], np.int64),
+        np.array(live), np.array(deferred), np.array(row_rank, np.int64),
+        np.array([(r.capacity, r.fixed, r.head, r.last_bucket) for r in problem.ranks], np.int64),
+        np.array([b.memory for b in buffers], np.int64),
+        np.array([[k in b.kinds for k in range(problem.num_kinds)] for b in buffers], np.bool_).reshape(
+            len(buffers), problem.num_kinds
+        ),
+        np.array([[s in b.virtual_stages for s in range(len(stages))] for b in buffers], np.bool_).reshape(
+            len(buffers), len(stages)
+        ),
+        np.array(problem.prefix_counts, np.int64),
+        np.array(problem.min_layers, np.int64), np.array(problem.max_layers, np.int64),
+    )  # fmt: skip
+
+
+class PlanAnnealer:
+    """Looks for better whole plans of a stage problem."""
+
+    def __init__(self, problem: StageProblem) -> None:
+        self.problem, self.arrays = problem, plan_arrays(problem)
+        self._program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
+        assert get_schedule(problem.schedule).overlap_factor.denominator > 0
+
+    def run(
+        self, start: Assignment, trials: int, seed: int, price: float, warmth: float = HOTTEST
+    ) -> tuple[Assignment | None, int]:
+        """The best plan found that fits, and its pipeline time; `start` need not fit.
+
+        Parameters
+        ----------
+        price
+            Time units that saving one unit of memory costs, roughly.
+        warmth
+            Allowed worsening at the start, relative.
+        """
+        shape = (self.problem.num_pieces, self.problem.num_kinds, self.arrays.strategies.shape[2])
+        counts = np.zeros(shape, np.int64)
+        for piece, kinds in enumerate(start.counts):
+            for kind, row in enumerate(kinds):
+                counts[piece, kind, : len(row)] = row
+        bounds = np.array(start.boundaries, np.int64)
+        program = self._program
+        value = _anneal_plans(
+            bounds, counts, self.arrays, trials, seed, price, warmth, program.links, program.rank,
+            np.int64(self.problem.p2p),
+        )  # fmt: skip
+        if value < 0:
+            return None, -1
+        widths = self.arrays.num_strategies.tolist()
+        chosen = tuple(
+            tuple(tuple(row[:width]) for row, width in zip(kinds, widths, strict=True)) for kinds in counts.tolist()
+        )
+        return Assignment(tuple(bounds.tolist()), chosen), int(value)
+
+
+@njit(cache=True)
+def _excess(rank, counts, arrays):  # type: ignore[no-untyped-def]
+    """Memory of a rank beyond its capacity, in its fullest moment."""
+    static, step = arrays.ranks[rank, 1], np.int64(0)
+    kinds = counts.shape[1]
+    stages = len(arrays.stages)
+    for s in range(stages):
+        if arrays.stages[s, 0] != rank:
+            continue
+        piece, table = arrays.stages[s, 1], arrays.stages[s, 2]
+        static += arrays.ends[s, 6]
+        step += arrays.ends[s, 7]
+        for k in range(kinds):
+            n = np.int64(0)
+            for q in range(arrays.num_strategies[k]):
+                n += counts[piece, k, q]
+            static += n * arrays.kinds[table, k, 0]
+            step += n * arrays.kinds[table, k, 1]
+    for b in range(len(arrays.buffer_memory)):
+        held = False
+        for s in range(stages):
+            if arrays.stages[s, 0] == rank and not held:
+                if arrays.buffer_stages[b, s]:
+                    held = True
+                for k in range(kinds):
+                    if arrays.buffer_kinds[b, k] and not held:
+                        for q in range(arrays.num_strategies[k]):
+                            held |= counts[arrays.stages[s, 1], k, q] > 0
+        if held:
+            static += arrays.buffer_memory[b]
+    worst = static + step
+    for row in range(len(arrays.row_rank)):
+        if arrays.row_rank[row] != rank:
+            continue
+        used, transient = np.int64(0), np.int64(0)
+        for s in range(stages):
+            live, waiting = arrays.live[row, s], arrays.deferred[row, s]
+            if live + waiting == 0:
+                continue
+            piece, table = arrays.stages[s, 1], arrays.stages[s, 2]
+            used += live * arrays.ends[s, 4] + waiting * arrays.ends[s, 10]
+            transient = max(transient, arrays.ends[s, 5])
+            for k in range(kinds):
+                n = np.int64(0)
+                for q in range(arrays.num_strategies[k]):
+                    c = counts[piece, k, q]
+                    if c:
+                        n += c
+                        used += live * c * arrays.strategies[table, k, q, 4]
+                        transient = max(transient, arrays.strategies[table, k, q, 5])
+                used += waiting * n * arrays.kinds[table, k, 4]
+        worst = max(worst, static + used + transient)
+    return max(np.int64(0), worst - arrays.ranks[rank, 0])
+
+
+@njit(cache=True)
+def _pipeline_time(counts, arrays, links, rank_of_op, p2p, durations, head, tail, end):  # type: ignore[no-untyped-def]
+    """Simulated time of a plan."""
+    stages = len(arrays.stages)
+    tail[:] = 0
+    for r in range(len(head)):
+        head[r] = arrays.ranks[r, 2]
+    for s in range(stages):
+        rank, piece, table = arrays.stages[s]
+        f, b, w = arrays.ends[s, 0], arrays.ends[s, 1], arrays.ends[s, 2]
+        hidden, reduce = arrays.ends[s, 3], arrays.ends[s, 9]
+        head[rank] += arrays.ends[s, 8]
+        for k in range(counts.shape[1]):
+            for q in range(arrays.num_strategies[k]):
+                c = counts[piece, k, q]
+                if c:
+                    cost = arrays.strategies[table, k, q]
+                    f += c * cost[0]
+                    b += c * cost[1]
+                    w += c * cost[2]
+                    hidden += c * cost[3]
+                    head[rank] += c * arrays.kinds[table, k, 2]
+                    reduce += c * arrays.kinds[table, k, 3]
+        tail[rank] += reduce - hidden
+        durations[s] = f
+        durations[stages + s] = b + w
+        durations[2 * stages + s] = b
+        durations[3 * stages + s] = w
+        durations[4 * stages + s] = f
+        durations[5 * stages + s] = b + w
+    for r in range(len(tail)):
+        tail[r] = max(tail[r], arrays.ranks[r, 3])
+    return longest_path_length(
+        links[0], links[1], links[2], links[3], links[4], links[5], links[6], links[7], links[8], rank_of_op, durations,
+        head, tail, p2p, end,
+    )  # fmt: skip
+
+
+@njit(cache=True)
+def _random_layer(counts, piece, kind, num_strategies):  # type: ignore[no-untyped-def]
+    """Strategy of a random layer of a kind on a piece; -1 when there is none."""
+    total = np.int64(0)
+    for q in range(num_strategies):
+        total += counts[piece, kind, q]
+    if total == 0:
+        return -1
+    at = np.random.randint(total)  # noqa: NPY002
+    for q in range(num_strategies):
+        at -= counts[piece, kind, q]
+        if at < 0:
+            return q
+    return -1
+
+
+@njit(cache=True)
+def _change_strategy(counts, arrays):  # type: ignore[no-untyped-def]
+    """Give a random layer another strategy; the piece, or -1."""
+    piece = np.random.randint(counts.shape[0])  # noqa: NPY002
+    kind = np.random.randint(counts.shape[1])  # noqa: NPY002
+    width = arrays.num_strategies[kind]
+    q = _random_layer(counts, piece, kind, width)
+    other = np.random.randint(width)  # noqa: NPY002
+    if q < 0 or other == q:
+        return -1
+    counts[piece, kind, q] -= 1
+    counts[piece, kind, other] += 1
+    return piece
+
+
+@njit(cache=True)
+def _move_boundaries(bounds, counts, arrays):  # type: ignore[no-untyped-def]
+    """Shift a boundary or a block of neighbouring ones by one layer; every piece keeps its strategies as far as it can.
+
+    Returns the first and the last piece that changed, or -1 twice.
+    """
+    inner = len(bounds) - 2
+    if inner < 1:
+        return -1, -1
+    first = 1 + np.random.randint(inner)  # noqa: NPY002
+    last = first
+    if np.random.random() < 0.6:  # noqa: NPY002
+        last = 1 + np.random.randint(inner)  # noqa: NPY002
+        first, last = min(first, last), max(first, last)
+    by = 1 if np.random.random() < 0.5 else -1  # noqa: NPY002
+    for b in range(first, last + 1):
+        bounds[b] += by
+    for piece in (first - 1, last):
+        size = bounds[piece + 1] - bounds[piece]
+        if size < arrays.least[piece] or size > arrays.most[piece]:
+            return -1, -1
+    if bounds[first] < 0 or bounds[last] > arrays.prefix.shape[1] - 1:
+        return -1, -1
+    for piece in range(first - 1, last + 1):
+        for k in range(counts.shape[1]):
+            width = arrays.num_strategies[k]
+            wanted = arrays.prefix[k, bounds[piece + 1]] - arrays.prefix[k, bounds[piece]]
+            have = np.int64(0)
+            for q in range(width):
+                have += counts[piece, k, q]
+            while have > wanted:
+                counts[piece, k, _random_layer(counts, piece, k, width)] -= 1
+                have -= 1
+            while have < wanted:
+                q = _random_layer(counts, piece, k, width)
+                if q < 0 or np.random.random() < 0.3:  # noqa: NPY002
+                    q = np.random.randint(width)  # noqa: NPY002
+                counts[piece, k, q] += 1
+                have += 1
+    return first - 1, last
+
+
+@njit(cache=True)
+def _anneal_plans(bounds, counts, arrays, trials, seed, price, warmth, links, rank_of_op, p2p):  # type: ignore[no-untyped-def]
+    """Anneal in place; `bounds` and `counts` become the best plan that fits. Its time, or -1."""
+    np.random.seed(seed)  # noqa: NPY002
+    ranks, stages = len(arrays.ranks), len(arrays.stages)
+    durations, end = np.zeros(6 * stages, np.int64), np.empty(len(rank_of_op), np.int64)
+    head, tail = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    excess, proposed = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    over = np.int64(0)
+    for r in range(ranks):
+        excess[r] = _excess(r, counts, arrays)
+        over += excess[r]
+    value = _pipeline_time(counts, arrays, links, rank_of_op, p2p, durations, head, tail, end)
+    best = np.int64(-1)
+    best_bounds, best_counts = bounds.copy(), counts.copy()
+    if over == 0:
+        best = value
+    new_bounds, new_counts = bounds.copy(), counts.copy()
+    touched = np.zeros(ranks, np.bool_)
+    for trial in range(trials):
+        share = trial / trials
+        dear = price * EXCESS_FIRST * (EXCESS_LAST / EXCESS_FIRST) ** share
+        warm = warmth * (COOLEST / warmth) ** share
+        new_bounds[:] = bounds
+        new_counts[:] = counts
+        first, last = -1, -1
+        other = -1
+        kind = np.random.random()  # noqa: NPY002
+        if kind < 0.35:
+            first, last = _move_boundaries(new_bounds, new_counts, arrays)
+            if first >= 0 and np.random.random() < 0.5:  # noqa: NPY002
+                other = _change_strategy(new_counts, arrays)
+        else:
+            first = _change_strategy(new_counts, arrays)
+            last = first
+            if first >= 0 and kind > 0.65:
+                other = _change_strategy(new_counts, arrays)
+        if first < 0:
+            continue
+        touched[:] = False
+        for s in range(stages):
+            piece = arrays.stages[s, 1]
+            if first <= piece <= last or piece == other:
+                touched[arrays.stages[s, 0]] = True
+        new_over = np.int64(0)
+        for r in range(ranks):
+            proposed[r] = _excess(r, new_counts, arrays) if touched[r] else excess[r]
+            new_over += proposed[r]
+        allowed = value + dear * over + value * warm * -np.log(max(1e-12, np.random.random()))  # noqa: NPY002
+        if dear * new_over > allowed:
+            continue
+        new_value = _pipeline_time(new_counts, arrays, links, rank_of_op, p2p, durations, head, tail, end)
+        if new_value + dear * new_over > allowed:
+            continue
+        bounds[:] = new_bounds
+        counts[:] = new_counts
+        excess[:] = proposed
+        over, value = new_over, new_value
+        if over == 0 and (best < 0 or value < best):
+            best = value
+            best_bounds[:] = bounds
+            best_counts[:] = counts
+    bounds[:] = best_bounds
+    counts[:] = best_counts
+    return best

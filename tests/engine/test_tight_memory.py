@@ -1,0 +1,167 @@
+"""Several pieces a rank and tight memory: prices on memory rows, whole strategies of an item, annealing whole plans."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from prism_cp.baselines.exhaustive import all_assignments, count_plans
+from prism_cp.cp.exact import evaluate, is_feasible
+from prism_cp.engine import solve as engine_solve
+from prism_cp.engine import solve_with_engine
+from prism_cp.engine.chain import make_chain
+from prism_cp.engine.items import ItemMaker
+from prism_cp.engine.knapsack import IMPOSSIBLE_COST, TOLERANCE, ItemPoints
+from prism_cp.engine.pricing import ItemMemory, Prices, memory_costs
+from prism_cp.engine.relaxed_start import relaxed_start
+from prism_cp.engine.whole_plans import PlanAnnealer
+from prism_cp.stage_problem import StageProblem
+from tests.random_problems import random_stage_problem
+
+
+def three_pieces(seed: int, most_plans: int = 1_500) -> StageProblem:
+    """A small problem with three pieces on every rank."""
+    rng = random.Random(seed)
+    while True:
+        problem = random_stage_problem(
+            rng, schedules=("interleaved",), max_pp=2, max_kinds=2, max_microbatches=6, interleaved_vpp=3
+        )
+        if count_plans(problem) <= most_plans:
+            return problem
+
+
+def optimum(problem: StageProblem) -> int | None:
+    times = [evaluate(problem, plan).pipeline_time for plan in all_assignments(problem) if is_feasible(problem, plan)]
+    return min(times, default=None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("tight", [-1.0, 1e9], ids=["prices", "outlines"])
+def test_the_optimum_with_three_pieces_a_rank(seed: int, tight: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal to enumeration, whichever way items are bounded."""
+    monkeypatch.setattr(engine_solve, "TIGHT", tight)
+    problem = three_pieces(seed)
+    result = solve_with_engine(problem)
+    assert result.pipeline_time == optimum(problem)
+    assert result.status == ("infeasible" if result.pipeline_time is None else "optimal")
+
+
+def test_prices_are_used_by_those_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_solve, "TIGHT", -1.0)
+    used = []
+    original = engine_solve.Tables
+
+    def tables(*arguments: object, **named: object) -> object:
+        used.append(named.get("priced", False))
+        return original(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(engine_solve, "Tables", tables)
+    for seed in range(20):
+        solve_with_engine(three_pieces(seed))
+    assert sum(map(bool, used)) >= 5
+
+
+def random_points(rng: np.random.Generator) -> tuple[ItemPoints, np.ndarray]:
+    """Points of three pieces with one composition each, and the budget of an item."""
+    pieces, rows = 3, int(rng.integers(1, 5))
+    counts = rng.integers(1, 7, pieces)
+    span = np.zeros((pieces, 1, 2), np.int64)
+    span[:, 0, 1] = np.cumsum(counts)
+    span[1:, 0, 0] = span[:-1, 0, 1]
+    total = int(counts.sum())
+    slower = rng.integers(0, 200, total)
+    for start, stop in span[:, 0]:
+        slower[start] = 0
+        slower[start:stop].sort()
+    live = rng.integers(0, 5, (rows, pieces))
+    live[:, 0] = np.maximum(live[:, 0], 1)
+    points = ItemPoints(
+        rng.integers(0, 50, total), rng.integers(0, 60, total), slower, span, live, live > 0, rng.integers(0, 40, rows)
+    )
+    return points, rng.integers(60, 500, (1, rows))
+
+
+@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("most_nodes", [0, 10_000])
+def test_least_costs_are_lower_bounds_and_close(seed: int, most_nodes: int) -> None:
+    rng = np.random.default_rng(seed)
+    points, budget = random_points(rng)
+    weights = rng.integers(0, 1_000, 3)
+    best = None
+    for chosen in itertools.product(*(range(*span[0]) for span in points.span)):
+        at = np.array(chosen)
+        used = points.live @ points.activation[at]
+        largest = np.maximum(points.ends, np.where(points.alive, points.transient[at], 0).max(axis=1))
+        if np.all(used + largest <= budget[0]):
+            cost = int(weights @ points.slower[at])
+            best = cost if best is None else min(best, cost)
+    found = int(points.least_costs(np.zeros((1, 3), np.int64), budget, weights, most_nodes)[0])
+    if best is None:
+        assert found <= IMPOSSIBLE_COST
+        assert most_nodes == 0 or found == IMPOSSIBLE_COST
+    else:
+        assert found <= best
+        assert most_nodes == 0 or found >= best * (1 - TOLERANCE) - 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_prices_never_claim_more_than_a_plan_takes(seed: int) -> None:
+    """Best prices of items, and any prices: no plan's strategies cost less than they say."""
+    problem = three_pieces(seed)
+    chain = make_chain(problem)
+    if chain is None:
+        return
+    maker, rng = ItemMaker(problem, chain), np.random.default_rng(seed)
+    plans = [plan for plan in all_assignments(problem) if is_feasible(problem, plan)]
+    for group in chain.groups:
+        items = maker.coarse(group, 10**9)
+        memory: ItemMemory | None = items.memory
+        if memory is None or not len(items.choice):
+            continue
+        rows, weights = len(memory.rows.live), rng.integers(0, 100, len(group.pieces)).astype(np.float64)
+        usual = memory.finder.usual(memory, weights)
+        drawn = Prices(
+            rng.integers(0, len(memory.rows.lows), 8), rng.random((8, rows)) * rng.choice([0.1, 1.0, 10.0], (8, 1))
+        )
+        for prices in (usual, drawn):
+            costs = memory_costs(memory, prices, weights)
+            for plan in plans:
+                where = [
+                    int(chain.local[piece, chain.numbers[plan.boundaries[piece], plan.boundaries[piece + 1]]])
+                    for piece in group.pieces
+                ]
+                item = int(np.flatnonzero((items.choice == where).all(axis=1))[0])
+                kinds = problem.tables[problem.virtual_stages[group.stages[0]].table]
+                slower = [
+                    sum(
+                        n * (s.input_grad - min(each.input_grad for each in kind.strategies))
+                        for kind, row in zip(kinds, plan.counts[piece], strict=True)
+                        for n, s in zip(row, kind.strategies, strict=True)
+                    )
+                    for piece in group.pieces
+                ]
+                assert costs[item] <= weights @ np.array(slower) + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_annealed_plans_fit_and_take_what_is_said(seed: int) -> None:
+    problem = three_pieces(seed)
+    best = optimum(problem)
+    if best is None:
+        return
+    start = next(plan for plan in all_assignments(problem) if is_feasible(problem, plan))
+    plan, value = PlanAnnealer(problem).run(start, 3_000, seed, price=1.0)
+    assert plan is not None
+    assert is_feasible(problem, plan)
+    assert evaluate(problem, plan).pipeline_time == value
+    assert best <= value <= evaluate(problem, start).pipeline_time
+
+
+def test_the_relaxation_proposes_paths_of_the_problem() -> None:
+    start = relaxed_start(three_pieces(3))
+    assert start is not None
+    assert abs(sum(start.weights.values()) - 1) < 1e-9
+    assert all((prices >= 0).all() for prices in start.prices)
