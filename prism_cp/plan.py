@@ -86,7 +86,8 @@ class MemoryGib(FrozenModel):
     """A rank's fullest moment, in GiB; the terms add up to `total`."""
 
     total: Gib
-    capacity: Gib
+    capacity: Gib = Field(description="what the plan may fill: device memory less fragmentation and margin")
+    margin: Gib = Field(description="kept free besides, against errors of the memory model: profile.memory_margin")
     headroom: float = Field(description="capacity - total")
     weights: Gib
     gradients: Gib

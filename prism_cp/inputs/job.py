@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
@@ -16,6 +17,7 @@ class Profile(FrozenModel):
     name: str
     # memory
     allocator_efficiency: Fraction01  # share of the card that live tensors can fill before fragmentation
+    memory_margin: Annotated[float, Field(ge=0, lt=1)]  # share of that kept free against errors of the memory model
     context_bytes: Annotated[int, Field(ge=0)]  # driver context, outside the allocator
     communicator_bytes: Annotated[int, Field(ge=0)]  # per process group of more than one rank
     workspace_bytes: Annotated[int, Field(ge=0)]  # library workspaces inside the allocator
@@ -74,6 +76,11 @@ class Profile(FrozenModel):
     # planning rules
     recompute_modules: tuple[str, ...]  # modules this framework can recompute one by one
     source: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def capacity_share(self) -> Fraction:
+        """Share of the card that a plan may fill: what fragmentation leaves, less the margin."""
+        return Fraction(str(self.allocator_efficiency)) * (1 - Fraction(str(self.memory_margin)))
 
 
 class Job(FrozenModel):
