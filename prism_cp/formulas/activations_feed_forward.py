@@ -40,13 +40,15 @@ def _dense(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
 def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
     """Router, permuted tokens, experts, shared experts (Megatron-LM core/transformer/moe).
 
-    Per token: fp32 scores and int64 expert numbers; per token copy: the permuted input, the two expert activations, an
+    Per token: fp32 scores of all experts, int64 numbers, fp32 scores and their sum of the chosen ones, fp32
+    probabilities spread over all experts again and a one-byte map (scores by sigmoid, normalised over the chosen; a
+    softmax keeps up to 4 bytes per expert less). Per token copy: the permuted input, the two expert activations, an
     fp32 probability and an index. Plain (not gated) experts keep the activation before and after its weighting by the
     router; the all-gather dispatcher also keeps the experts' output.
     """
     copies, width, shared = token_copies(f, c), f.intermediate_size, f.shared_intermediate_size
     tensors = [
-        saved("router", (4 * f.num_experts + 8 * f.top_k) * c.split_tokens, "moe"),
+        saved("router", (9 * f.num_experts + 12 * f.top_k + 4) * c.split_tokens, "moe"),
         saved("expert_input", c.product_bytes * copies * c.hidden, "moe"),
         saved("expert_fc1_output", c.activation_input_bytes * copies * _fc1_features(f, width) / etp, "moe"),
         saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act", "activation_func"),
