@@ -54,8 +54,11 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act", "activation_func"),
         saved("probabilities_indices", (4 + 8) * copies, "moe"),
     ]
-    if not f.gated or not c.profile.fused_gated_activation:
-        tensors.append(saved("unweighted_activation", ELEMENT_BYTES * copies * width / etp, "moe", "moe_act"))
+    separate = not c.profile.fused_gated_activation
+    if not f.gated or separate:  # gated: the activation function's output, and its product with the gate
+        outputs = 2 if f.gated else 1
+        unweighted = outputs * ELEMENT_BYTES * copies * width / etp
+        tensors.append(saved("unweighted_activation", unweighted, "moe", "moe_act"))
     if c.profile.dispatcher == "allgather":
         tensors.append(saved("expert_output", ELEMENT_BYTES * copies * c.hidden, "moe"))
     if shared != 0:
@@ -66,6 +69,9 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         tensors.append(saved("shared_fc1_output", shared_output, *inside))
         shared_activation = c.product_bytes * c.tokens * shared / tp
         tensors.append(saved("shared_fc2_input", shared_activation, *inside, "activation_func"))
+        if f.gated and separate:
+            ungated = ELEMENT_BYTES * c.tokens * shared / tp
+            tensors.append(saved("shared_activation_output", ungated, *inside, "activation_func"))
         if f.shared_gate:
             tensors.append(saved("ungated_shared_output", c.hidden_state + ELEMENT_BYTES * c.split_tokens, *inside))
     return tensors
