@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from prism_cp.cli.main import run
-from prism_cp.plan import plan_from_json
+from prism_cp.plan import Plan, plan_from_json
+from tests.sample_plan import infeasible_plan, sample_plan
 
 TINY = Path(__file__).parents[2] / "instances" / "tiny"
 
@@ -88,3 +89,57 @@ def test_robust_options_that_cannot_be_meant(command, instance, text, message):
     code, out, messages = command("solve", TINY / f"{instance}.yaml", "--robust", text)
     assert (code, out) == (2, "")
     assert message in messages
+
+
+def proved_plan() -> Plan:
+    """The sample as if it were proved: what options are refused is said before anything is solved."""
+    return sample_plan().model_copy(update={"proved": True})
+
+
+# -- explain --sensitivity ---------------------------------------------------------------------------------------------
+
+
+def test_sensitivity_of_a_plan(command, tmp_path):
+    out = tmp_path / "plan.json"
+    assert command("solve", TINY / "moe-8.yaml", "--workers", 1, "--quiet", "--out", out)[0] == 0
+    arguments = ("explain", out, "--sensitivity", "--workers", 1, "--resolution", 0.4)
+    named = ("--constant", "job.expert_load", "--constant", "cluster.links.1.bytes_per_s")
+    code, text, messages = command(*arguments, *named[:2])
+    assert code == 0
+    assert "By how much a constant may change while the layout stays optimal" in text
+    assert "not at every factor between them" in " ".join(text.split())
+    assert "1/1 job.expert_load x2: " in messages
+    code, text, messages = command(*arguments, *named, "--json", "--quiet")
+    assert (code, messages) == (0, "")
+    found = json.loads(text)["sensitivity"]
+    assert found["complete"]
+    load, link = found["constants"]
+    assert load["down"] is None  # a load is at least 1
+    assert load["up"]["holds_to"] < load["up"]["ends_at"] <= 1.4 * load["up"]["holds_to"]
+    assert {probe["factor"] for probe in link["probes"]} >= {0.5, 2.0}
+    assert all(probe["verdict"] in ("optimal", "not optimal", "unproved") for probe in load["probes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sensitivity-range", "2..0.5"), "--sensitivity-range: '2..0.5' (accepted: LOW..HIGH"),
+        (("--sensitivity-range", "half"), "--sensitivity-range: 'half' (accepted: LOW..HIGH"),
+        (("--resolution", "0"), "--resolution: 0.0 (accepted: 0.001 to 1)"),
+        (("--constant", "cluster.device.gemm"), "--constant: 'cluster.device.gemm' (accepted: did you mean"),
+    ],
+)
+def test_sensitivity_options_that_cannot_be_meant(command, tmp_path, options, message):
+    plan = tmp_path / "plan.json"
+    plan.write_text(proved_plan().to_json())
+    code, _, messages = command("explain", plan, "--sensitivity", *options)
+    assert code == 2
+    assert message in " ".join(messages.split())
+
+
+def test_sensitivity_needs_a_proved_plan(command, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text(infeasible_plan().to_json())
+    code, _, messages = command("explain", plan, "--sensitivity")
+    assert code == 2
+    assert "is infeasible, so no layout is known to be optimal" in messages

@@ -80,7 +80,7 @@ def entries(problem: StageProblem) -> list[list[int]]:
 def test_bounds_hold_at_every_load_between(family: str) -> None:
     tables = family_tables(family)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=8, deadline=None)
     @given(layouts(), st.lists(st.sampled_from(LOADS), min_size=3, max_size=3, unique=True), st.integers(0, 999))
     def hold(layout: Layout, loads: list[float], seed: int) -> None:
         low, between, high = sorted(loads)
@@ -142,7 +142,7 @@ def test_ranges_are_halved_until_bound_and_step_time_are_close() -> None:
     layout = replace(LAYOUT, zero=1, ep=4)
     assignment = random_assignment(roomy.problem(layout, 1.0), random.Random(1))
     coarse = bounded_by(roomy, layout, assignment, (1.0, 4.0))
-    fine = worst_case(roomy, layout, assignment, (1.0, 4.0), most=12)
+    fine = worst_case(roomy, layout, assignment, (1.0, 4.0), most=8)
     assert coarse.at_most is not None
     assert fine.at_most is not None
     assert fine.at_least <= fine.at_most <= coarse.at_most
