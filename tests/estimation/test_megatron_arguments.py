@@ -184,3 +184,85 @@ def test_unusable_values_are_refused_never_crash(framework: str) -> None:
             except PrismError:
                 refused += 1
     assert refused > len(UNDERSTOOD) // 2
+
+
+YAML_FORM = """
+language_model:
+  num_layers: 12
+  hidden_size: 512
+  num_attention_heads: 8
+  num_query_groups: 2
+  ffn_hidden_size: 1344
+  kv_channels: null
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  add_bias_linear: False
+  gated_linear_unit: False
+  activation_func: swiglu
+  num_moe_experts: 8
+  bias_swiglu_fusion: False
+  masked_softmax_fusion: True
+  normalization: RMSNorm
+  moe_router_topk: 2
+  moe_layer_freq: [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+  recompute_granularity: selective
+  recompute_modules: [moe, layernorm]
+  fp8: null
+model_parallel:
+  tensor_model_parallel_size: 2
+  sequence_parallel: True
+  bf16: True
+  gradient_accumulation_fusion: True
+  cpu_offloading: False
+  cpu_offloading_activations: True
+  cpu_offloading_num_layers: 0
+position_embedding_type: rope
+untie_embeddings_and_output_weights: True
+seq_length: 1024
+micro_batch_size: 4
+global_batch_size: 32
+rampup_batch_size: [32, 32, 65324160]
+tokenizer_type: GPT2BPETokenizer
+use_distributed_optimizer: True
+scatter_gather_tensors_in_pipeline: True
+"""
+SAME_AS_TEXT = """
+--num-layers 12 --hidden-size 512 --num-attention-heads 8 --group-query-attention --num-query-groups 2
+--ffn-hidden-size 1344 --hidden-dropout 0 --attention-dropout 0 --disable-bias-linear --swiglu --num-experts 8
+--no-bias-swiglu-fusion --normalization RMSNorm --moe-router-topk 2 --moe-layer-freq ([0]*1+[1]*11)
+--recompute-granularity selective --recompute-modules moe layernorm --tensor-model-parallel-size 2 --sequence-parallel
+--bf16 --position-embedding-type rope --untie-embeddings-and-output-weights --seq-length 1024 --micro-batch-size 4
+--global-batch-size 32 --tokenizer-type GPT2BPETokenizer --use-distributed-optimizer
+"""
+
+
+def from_file(path: Path) -> Configuration:
+    return configuration_from_arguments(read_arguments(path), cluster="h100", num_devices=8)
+
+
+def test_yaml_form_says_the_same_as_flags(tmp_path: Path) -> None:
+    yaml, text, nested = tmp_path / "run.yaml", tmp_path / "run.txt", tmp_path / "case.yml"
+    yaml.write_text(YAML_FORM)
+    text.write_text(SAME_AS_TEXT)
+    nested.write_text("ENV_VARS: {SKIP: 1}\nMODEL_ARGS:\n" + "".join(f"  --{k}: {v}\n" for k, v in BASE.items()))
+    assert from_file(yaml) == from_file(text)
+    assert from_file(yaml).instance.model.num_layers == 12
+    assert from_file(nested) == configuration()
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("no_such_value: 3", "--no-such-value 3: unknown flag"),
+        ("use_megatron_fsdp: True", "--use-megatron-fsdp"),
+        ("cpu_offloading: True", "--cpu-offloading"),
+        ("trainer: {steps: 3}", "trainer is a mapping"),
+        ("activation_func: relu", "activation_func 'relu'"),
+        ("recompute_modules: [{moe: 1}]", "recompute_modules"),
+    ],
+)
+def test_yaml_form_refuses_by_name(tmp_path: Path, line: str, named: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("num_layers: 2\n" + line)
+    with pytest.raises(PrismError, match=re.escape(named)):
+        from_file(path)

@@ -43,7 +43,7 @@ UNDERSTOOD = frozenset(_UNDERSTOOD.split())
 
 _IRRELEVANT: dict[str, str] = {
     "data, checkpoints and start of the run": """
-        allow-ambiguous-pad-tokens append-eod async-ckpt-use-cached-structure async-save async-strategy
+        adlr-autoresume adlr-autoresume-interval allow-ambiguous-pad-tokens append-eod async-ckpt-use-cached-structure async-save async-strategy
         auto-detect-ckpt-format auto-tune-dataset bert-no-binary-head calc-ft-timeouts check-ckpt
         ckpt-assume-constant-structure ckpt-convert-format ckpt-convert-save ckpt-convert-update-legacy-dist-opt-format
         ckpt-format ckpt-fully-parallel-load ckpt-fully-parallel-save ckpt-fully-parallel-save-deprecated ckpt-load-dir
@@ -62,7 +62,7 @@ _IRRELEVANT: dict[str, str] = {
         non-persistent-save-interval npu-deterministic num-dataset-builder-threads num-workers
         object-storage-cache-path override-opt_param-scheduler pad-vocab-size-to per-split-data-args-path
         phase-transition-iterations pretrained-checkpoint prompt-type replication replication-factor replication-jump
-        reproducibility rerun-mode reset-attention-mask reset-position-ids retro-workdir sample-rate save
+        reproducibility rerun-mode reset-attention-mask reset-position-ids retriever-seq-length retro-workdir sample-rate save
         save-embeddings save-interval save-retain-interval save-tensorboard seed short-seq-prob shuffle split
         strict-fsdp-dtensor-load test-data-path test-mode tiktoken-num-special-tokens tiktoken-pattern
         tiktoken-special-tokens tokenizer-kwargs tokenizer-metadata tokenizer-not-use-fast tokenizer-padding-side
@@ -222,7 +222,7 @@ _REFUSED: dict[str, str] = {
         adaptive-cp-dynamic-attn-mask adaptive-cp-manually-set-mask-list adaptive-cp-only-reschedule
         adaptive-cp-without-coarse
         """,
-    "another file of values is not readable from the arguments": """
+    "another file of values: give that file to --megatron-args instead": """
         yaml-cfg
         """,
     "chunked logits of multi-token prediction are not modelled": """
