@@ -50,15 +50,29 @@ def robust_findings(
         yield Finding("robust.low", f"the plan's own load {instance.job.expert_load} is no end of the range")
         return
     tables = LoadTables(instance)
-    if summary.nominal is not None:
-        faults = [*_nominal_findings(summary.nominal, summary.low, tables, simulate)]
-        yield from faults
-        if faults:
-            return
+    faults: list[Finding] = []
+    for name, load in (("nominal", summary.low), ("adapted", summary.high)):
+        known = getattr(summary, name)
+        if known is not None:
+            faults += _known_findings(known, f"robust.{name}", load, tables, simulate)
+    faults += _adapted_findings(summary)
+    yield from faults
+    if faults:
+        return
     placed = Placed(plan.layout.layout(), assignment)
     worst = bounded_by(tables, placed.layout, assignment, loads, simulate)
     spread = LoadRange(summary.low, summary.high)
-    figures = robust_figures(tables, spread, placed, summary.nominal, worst, summary.lower_bound, simulate)
+    figures = robust_figures(
+        tables,
+        spread,
+        placed,
+        summary.nominal,
+        summary.adapted,
+        summary.adapted_status,
+        worst,
+        summary.lower_bound,
+        simulate,
+    )
     expected = RobustSummary.model_validate(figures)
     yield from differences(summary, expected, "robust")
     if worst.at_most is not None and summary.lower_bound > worst.at_most:
@@ -70,21 +84,36 @@ def robust_findings(
         yield Finding("robust.lower_bound", f"{summary.lower_bound} is below the bound {max(bounds)} at one load")
 
 
-def _nominal_findings(nominal: NominalPlan, low: float, tables: LoadTables, simulate: Simulate) -> Iterator[Finding]:
-    """The plan compared with is legal, fits and takes what is said at the lowest load."""
-    layout = nominal.layout.layout()
-    yield from differences(nominal.layout.edp, layout.edp, "robust.nominal.layout.edp")
-    faults = layout_faults(at_load(tables.instance, low), layout)
-    yield from (Finding(f"robust.nominal.layout.{field}", text) for field, text in faults)
+def _adapted_findings(summary: RobustSummary) -> Iterator[Finding]:
+    """The adapted plan is one of the nominal layout, and its status fits what is known of it."""
+    adapted, status = summary.adapted, summary.adapted_status
+    if (adapted is not None) != (status in ("optimal", "feasible")):
+        yield Finding("robust.adapted_status", f"{status!r} {'with' if adapted is not None else 'without'} a plan")
+    if adapted is None:
+        return
+    if (adapted.objective == adapted.bound) != (status == "optimal"):
+        yield Finding("robust.adapted_status", f"{status!r} with objective {adapted.objective}, bound {adapted.bound}")
+    if summary.nominal is None or adapted.layout != summary.nominal.layout:
+        yield Finding("robust.adapted.layout", "is not that of the nominal plan")
+
+
+def _known_findings(
+    known: NominalPlan, key: str, load: float, tables: LoadTables, simulate: Simulate
+) -> Iterator[Finding]:
+    """A plan that others are compared with is legal, fits and takes what is said at its load."""
+    layout = known.layout.layout()
+    yield from differences(known.layout.edp, layout.edp, f"{key}.layout.edp")
+    faults = layout_faults(at_load(tables.instance, load), layout)
+    yield from (Finding(f"{key}.layout.{field}", text) for field, text in faults)
     if faults:
         return
-    problem, assignment = tables.problem(layout, low), Assignment(nominal.boundaries, nominal.counts)
+    problem, assignment = tables.problem(layout, load), Assignment(known.boundaries, known.counts)
     errors = structure_errors(problem, assignment)
-    yield from (Finding("robust.nominal.counts", text) for text in errors)
+    yield from (Finding(f"{key}.counts", text) for text in errors)
     if errors:
         return
     if headroom(problem, assignment) < 0:
-        yield Finding("robust.nominal.counts", f"does not fit at load {low}")
-    yield from differences(nominal.objective, step_time(problem, assignment, simulate), "robust.nominal.objective")
-    if nominal.bound > nominal.objective:
-        yield Finding("robust.nominal.bound", f"{nominal.bound} is above the objective {nominal.objective}")
+        yield Finding(f"{key}.counts", f"does not fit at load {load}")
+    yield from differences(known.objective, step_time(problem, assignment, simulate), f"{key}.objective")
+    if known.bound > known.objective:
+        yield Finding(f"{key}.bound", f"{known.bound} is above the objective {known.objective}")

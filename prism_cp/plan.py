@@ -170,7 +170,7 @@ class Alternative(FrozenModel):
 
 
 class NominalPlan(FrozenModel):
-    """The best plan known at the lowest load of a range. Values are pipeline time plus barrier there."""
+    """The best plan known under one load. Values are pipeline time plus barrier there."""
 
     layout: PlanLayout
     boundaries: tuple[Count, ...]
@@ -205,11 +205,18 @@ class RobustSummary(FrozenModel):
     )
     worst_case_s: Seconds | None
     bounded_loads: tuple[Ratio, ...] = Field(description="ends of the ranges that were bounded one by one")
-    nominal: NominalPlan | None
+    nominal: NominalPlan | None = Field(description="best at the lowest load")
+    adapted: NominalPlan | None = Field(
+        description="in the nominal plan's layout, with stages and recomputation chosen anew: best at the highest load"
+    )
+    adapted_status: Literal["optimal", "feasible", "infeasible", "unknown"] = Field(
+        description="of the search for it; infeasible: the nominal layout does not fit there whatever is recomputed"
+    )
     price: float | None = Field(description="step time of the plan over nominal.objective at the lowest load, less 1")
     regret: float | None = Field(
         description="nominal plan's step time over this plan's at the highest load, less 1; null: it does not fit"
     )
+    adapted_regret: float | None = Field(description="as regret, of the adapted plan; null: none is known")
     points: tuple[RobustPoint, ...]
 
 

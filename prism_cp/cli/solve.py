@@ -61,7 +61,11 @@ def solve(
     seed: SeedOption = 0,
     robust: Annotated[
         str | None,
-        typer.Option("--robust", metavar="load=LOW..HIGH", help="Find the best worst case over these expert loads."),
+        typer.Option(
+            "--robust",
+            metavar="load=LOW..HIGH",
+            help="Find the best worst case over these expert loads; each of its searches is limited by --time-limit.",
+        ),
     ] = None,
     certify: Annotated[bool, typer.Option("--certify", help="Prove the result again by other means.")] = False,
     quiet: QuietOption = False,
@@ -122,7 +126,8 @@ def robust_choice(instance: Instance, spread: LoadRange, options: SearchOptions,
         reason = "the search was stopped" if choice.result.interrupted else "it is not shown to fit at all loads"
         message_console().print(f"the plan is the best known at load {load:g}; {reason}", markup=False)
     elif choice.summary is None:
-        message_console().print(f"there is no plan at load {load:g}", markup=False)
+        known = "there is no plan" if choice.result.status == "infeasible" else "no plan is known"
+        message_console().print(f"{known} at load {load:g}", markup=False)
     return choice
 
 

@@ -47,14 +47,22 @@ def comparison_lines(summary: RobustSummary, time_unit_s: float) -> list[str]:
             f"Price   {percent(summary.price, 2)}: this plan takes {seconds(own.step_time_s)} at load {summary.low:g}, "
             f"the best there {best}"
         )
+    where = f"at load {summary.high:g}"
+    mine = seconds(last.step_time_s)
     if summary.regret is not None:
-        other, mine = seconds(last.nominal_step_time_s), seconds(last.step_time_s)
+        other = seconds(last.nominal_step_time_s)
+        lines.append(f"Regret  {percent(summary.regret, 2)}: that one takes {other} {where}, this plan {mine}")
+    elif last.nominal_headroom_gib is not None and last.nominal_headroom_gib < 0:
+        lines.append(f"Regret  that one does not fit {where}: {gib(-last.nominal_headroom_gib)} GiB are missing")
+    if summary.adapted is not None and summary.adapted.layout == nominal.layout:
+        taken = seconds(summary.adapted.objective * time_unit_s)
+        known = "" if summary.adapted_status == "optimal" else "at best known "
+        over = percent(summary.adapted_regret, 2)
         lines.append(
-            f"Regret  {percent(summary.regret, 2)}: that one takes {other} at load {summary.high:g}, this {mine}"
+            f"        with stages and recomputation chosen anew, its layout takes {known}{taken} {where} ({over} more)"
         )
-    elif last.nominal_step_time is None and last.nominal_headroom_gib is not None:
-        missing = gib(-last.nominal_headroom_gib)
-        lines.append(f"Regret  that one does not fit at load {summary.high:g}: {missing} GiB are missing")
+    elif summary.adapted_status == "infeasible":
+        lines.append(f"        whatever is recomputed, its layout does not fit {where} (proved)")
     return lines
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from prism_cp.inputs.layout import Layout
 from prism_cp.plan import NominalPlan, PlanLayout, RobustPoint
 from prism_cp.plan_builder import simulated_time
+from prism_cp.result import Status
 from prism_cp.robustness.load_range import LoadRange
 from prism_cp.robustness.worst_case import LoadTables, Simulate, WorstCase, headroom, step_time
 from prism_cp.stage_problem import Assignment
@@ -29,6 +30,8 @@ def robust_figures(
     spread: LoadRange,
     plan: Placed,
     nominal: NominalPlan | None,
+    adapted: NominalPlan | None,
+    adapted_status: Status,
     worst: WorstCase,
     lower_bound: int,
     simulate: Simulate = simulated_time,
@@ -39,6 +42,8 @@ def robust_figures(
     ----------
     nominal
         The best plan known at the lowest load.
+    adapted, adapted_status
+        The best plan known in its layout at the highest load, and how that search ended.
     worst
         Of `plan` over `spread`.
     lower_bound
@@ -50,11 +55,13 @@ def robust_figures(
         compared = Placed(nominal.layout.layout(), Assignment(nominal.boundaries, nominal.counts))
     points = tuple(_point(tables, load, plan, compared, simulate) for load in spread.points)
     first, last = points[0], points[-1]
-    price = regret = None
+    price = regret = adapted_regret = None
     if nominal is not None and first.step_time is not None:
         price = float(Fraction(first.step_time, nominal.objective) - 1)
     if last.nominal_step_time is not None and last.step_time is not None:
         regret = float(Fraction(last.nominal_step_time, last.step_time) - 1)
+    if adapted is not None and last.step_time is not None:
+        adapted_regret = float(Fraction(adapted.objective, last.step_time) - 1)
     return {
         "parameter": "load",
         "low": spread.low,
@@ -66,8 +73,11 @@ def robust_figures(
         "worst_case_s": None if worst.at_most is None else worst.at_most * unit,
         "bounded_loads": worst.loads,
         "nominal": nominal,
+        "adapted": adapted,
+        "adapted_status": adapted_status,
         "price": price,
         "regret": regret,
+        "adapted_regret": adapted_regret,
         "points": points,
     }
 
@@ -96,7 +106,7 @@ def _evaluated(tables: LoadTables, load: float, plan: Placed, simulate: Simulate
 
 
 def nominal_plan(plan: Placed, objective: int, bound: int) -> NominalPlan:
-    """The record of the plan that is best at the lowest load."""
+    """The record of the plan that is best under one load."""
     return NominalPlan(
         layout=PlanLayout.of(plan.layout),
         boundaries=plan.assignment.boundaries,

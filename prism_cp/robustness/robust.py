@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
-from prism_cp.plan import RobustSummary
+from prism_cp.plan import NominalPlan, RobustSummary
 from prism_cp.result import SearchResult
 from prism_cp.robustness.figures import Placed, nominal_plan, robust_figures
 from prism_cp.robustness.load_range import LoadRange, at_load
@@ -47,9 +47,7 @@ def solve_robust(instance: Instance, spread: LoadRange, search: Search) -> Robus
     balanced = search(low, [(plan.layout, plan.assignment)])
     nominal = _placed(balanced)
     bounds = [found.bound for found in (result, balanced) if found.bound is not None]
-    record = None
-    if nominal is not None and balanced.objective is not None:
-        record = nominal_plan(nominal, balanced.objective, balanced.bound or 0)
+    adapted = _in_layout(nominal.layout, high, result, search) if nominal is not None else None
     worst = worst_case(tables, plan.layout, plan.assignment, spread.points)
     choice = (high, result, plan, worst)
     if nominal is not None and (worst.at_most is None or worst.at_most > max(bounds, default=0)):
@@ -59,8 +57,31 @@ def solve_robust(instance: Instance, spread: LoadRange, search: Search) -> Robus
     chosen_instance, chosen_result, chosen, worst = choice
     if worst.at_most is None:
         return RobustChoice(high, result, None)
-    figures = robust_figures(tables, spread, chosen, record, worst, max(bounds, default=0))
+    figures = robust_figures(
+        tables,
+        spread,
+        chosen,
+        _record(balanced),
+        None if adapted is None else _record(adapted),
+        "unknown" if adapted is None else adapted.status,
+        worst,
+        max(bounds, default=0),
+    )
     return RobustChoice(chosen_instance, chosen_result, RobustSummary.model_validate(figures))
+
+
+def _in_layout(layout: Layout, high: Instance, result: SearchResult, search: Search) -> SearchResult:
+    """The best plan of one layout at the highest load; `result` is the best of all layouts there."""
+    if result.best is not None and result.best.layout == layout:
+        return result
+    return search(high.model_copy(update={"layout": high.layout.pinned_to(layout)}), ())
+
+
+def _record(result: SearchResult) -> NominalPlan | None:
+    plan = _placed(result)
+    if plan is None or result.objective is None:
+        return None
+    return nominal_plan(plan, result.objective, result.bound or 0)
 
 
 def _placed(result: SearchResult) -> Placed | None:

@@ -14,7 +14,7 @@ from math import sqrt
 from typing import Literal
 
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.layout import Layout, LayoutSpace
+from prism_cp.inputs.layout import Layout
 from prism_cp.result import SearchResult
 from prism_cp.robustness.constants import Constant
 from prism_cp.stage_problem import Assignment
@@ -145,7 +145,7 @@ def probe(instance: Instance, layout: Layout, assignment: Assignment, factor: fl
         return Probe(factor, "unproved", best, result.objective, None, interrupted=True)
     if best == layout:
         return Probe(factor, "optimal" if result.proved else "unproved", best, result.objective, result.objective)
-    own = search(instance.model_copy(update={"layout": pinned(instance.layout, layout)}), [(layout, assignment)])
+    own = search(instance.model_copy(update={"layout": instance.layout.pinned_to(layout)}), [(layout, assignment)])
     own_fits = not (own.status == "infeasible" and own.proved)
     verdict: Verdict = "unproved"
     if not own_fits or (result.objective is not None and own.bound is not None and own.bound > result.objective):
@@ -153,9 +153,3 @@ def probe(instance: Instance, layout: Layout, assignment: Assignment, factor: fl
     elif result.proved and own.objective is not None and own.objective == result.objective:
         verdict = "optimal"
     return Probe(factor, verdict, best, result.objective, own.objective, own_fits, own.interrupted)
-
-
-def pinned(space: LayoutSpace, layout: Layout) -> LayoutSpace:
-    """The search space with every field pinned to one layout's; recomputation stays as it is."""
-    fields = layout.as_dict()
-    return space.model_copy(update={name: (fields[name],) for name in LayoutSpace.model_fields if name in fields})

@@ -94,6 +94,12 @@ def test_summary_of_a_tiny_mixture(choice: RobustChoice) -> None:
     first, last = summary.points[0], summary.points[-1]
     assert summary.price == pytest.approx(first.step_time / low - 1)
     assert summary.regret is None
+    pinned = choice.instance.layout.pinned_to(summary.nominal.layout.layout())
+    own = solve_instance(choice.instance.model_copy(update={"layout": pinned}))
+    assert summary.adapted_status == own.status == "optimal"
+    assert summary.adapted is not None
+    assert summary.adapted.objective == summary.adapted.bound == own.objective
+    assert summary.adapted_regret == pytest.approx(own.objective / high - 1)
     assert last.nominal_step_time is None
     assert last.nominal_headroom_gib < 0 <= last.headroom_gib
 
@@ -136,9 +142,9 @@ def test_the_checker_notices_every_changed_claim(choice: RobustChoice, monkeypat
     # The same fields of every point and every layout are read by the same code: some of each are enough. Loads inside
     # the range may be any.
     left_out = {("points", index) for index in (0, 1, 3, 4)} | {("bounded_loads", index) for index in (1, 2, 3)}
-    left_out |= {("nominal", "layout"), ("nominal", "boundaries"), ("nominal", "counts")}
+    left_out |= {(name, key) for name in ("nominal", "adapted") for key in ("layout", "boundaries", "counts")}
     paths = [path for path in leaves(document["robust"]) if path[:2] not in left_out]
-    for path in [*paths, ("nominal", "layout", "edp"), ("nominal", "boundaries", 1)]:
+    for path in [*paths, ("nominal", "layout", "edp"), ("nominal", "boundaries", 1), ("adapted", "layout", "dp")]:
         target = document["robust"]
         for value in changed_values(get(target, path)):
             tampered = copy.deepcopy(document)

@@ -15,7 +15,7 @@ from prism_cp.inputs.load import load_instance
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.layouts.admissible import all_layouts
 from prism_cp.robustness.constants import constants
-from prism_cp.robustness.sensitivity import Probe, Search, pinned, probe, sensitivity
+from prism_cp.robustness.sensitivity import Probe, Search, probe, sensitivity
 from prism_cp.search.options import SearchOptions
 from prism_cp.search.solve import solve_instance
 from tests.random_instances import random_instance
@@ -105,7 +105,7 @@ def test_an_unproved_search_says_so() -> None:
 
 def test_pinned_space_has_one_layout() -> None:
     instance = sample_instance()
-    only = instance.model_copy(update={"layout": pinned(instance.layout, LAYOUT)})
+    only = instance.model_copy(update={"layout": instance.layout.pinned_to(LAYOUT)})
     assert all_layouts(only) == [LAYOUT]
     assert only.layout.recompute == instance.layout.recompute
 
@@ -115,7 +115,7 @@ def test_pinned_space_has_one_layout() -> None:
 
 def scripted(least: float, most: float) -> tuple[Search, list[float]]:
     """A search under which the layout is optimal exactly for loads from `least` to `most`, and what it was asked."""
-    result = solve_instance(sample_instance().model_copy(update={"layout": pinned(sample_instance().layout, LAYOUT)}))
+    result = solve_instance(sample_instance().model_copy(update={"layout": sample_instance().layout.pinned_to(LAYOUT)}))
     asked: list[float] = []
 
     def search(instance: Instance, known: object) -> object:
