@@ -135,11 +135,14 @@ def _explain_plan(
     import json
 
     from prism_cp.report.explain_report import plan_explanation, print_plan_explanation
+    from prism_cp.report.robust_report import print_robust
     from prism_cp.report.sensitivity_report import print_sensitivity, sensitivity_as_json
 
     found, complete = probed(plan, wanted, options, quiet=quiet) if wanted is not None else ([], True)
     if as_json:
         explanation = plan_explanation(plan)
+        if plan.robust is not None:
+            explanation["robust"] = plan.robust.model_dump(mode="json")
         if wanted is not None:
             explanation["sensitivity"] = sensitivity_as_json(
                 found,
@@ -152,6 +155,8 @@ def _explain_plan(
         print_json(json.dumps(explanation, indent=2))
     else:
         print_plan_explanation(plan, data_console())
+        if plan.robust is not None:
+            print_robust(plan.robust, plan.time_unit_s, data_console())
         if wanted is not None and plan.layout is not None:
             print_sensitivity(found, plan.layout.layout(), data_console(), complete=complete)
     if not complete:

@@ -47,7 +47,9 @@ def solve_robust(instance: Instance, spread: LoadRange, search: Search) -> Robus
     balanced = search(low, [(plan.layout, plan.assignment)])
     nominal = _placed(balanced)
     bounds = [found.bound for found in (result, balanced) if found.bound is not None]
-    adapted = _in_layout(nominal.layout, high, result, search) if nominal is not None else None
+    adapted = None
+    if nominal is not None and not balanced.interrupted:
+        adapted = _in_layout(nominal.layout, high, result, search)
     worst = worst_case(tables, plan.layout, plan.assignment, spread.points)
     choice = (high, result, plan, worst)
     if nominal is not None and (worst.at_most is None or worst.at_most > max(bounds, default=0)):

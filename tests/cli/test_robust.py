@@ -49,7 +49,10 @@ def test_robust_plan_is_printed_written_and_checked(command, tmp_path):
     code, text, _ = command("check", out, TINY / "moe-8.yaml")
     assert code == 0
     assert "range of loads" in text
-    code, text, _ = command(*arguments, "--json")
+    code, text, _ = command("explain", out)
+    assert code == 0
+    assert "Expert load 1 … 2: worst case" in text
+    code, text, _ = command("explain", out, "--json")
     assert code == 0
     assert json.loads(text)["robust"]["high"] == 2.0
 
