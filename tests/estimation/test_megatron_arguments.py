@@ -10,6 +10,7 @@ import pytest
 
 from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
+from prism_cp.estimation.estimate import estimate
 from prism_cp.estimation.megatron_arguments import (
     UnsupportedArgument,
     configuration_from_arguments,
@@ -254,7 +255,7 @@ def test_yaml_form_says_the_same_as_flags(tmp_path: Path) -> None:
     ("line", "named"),
     [
         ("no_such_value: 3", "--no-such-value 3: unknown flag"),
-        ("use_megatron_fsdp: True", "--use-megatron-fsdp"),
+        ("fsdp_double_buffer: True", "--fsdp-double-buffer"),
         ("cpu_offloading: True", "--cpu-offloading"),
         ("trainer: {steps: 3}", "trainer is a mapping"),
         ("activation_func: relu", "activation_func 'relu'"),
@@ -266,3 +267,67 @@ def test_yaml_form_refuses_by_name(tmp_path: Path, line: str, named: str) -> Non
     path.write_text("num_layers: 2\n" + line)
     with pytest.raises(PrismError, match=re.escape(named)):
         from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero"), [("no_shard", 0), ("optim", 1), ("optim_grads", 2), ('"optim_grads_params"', 3)]
+)
+def test_megatron_fsdp_strategies_are_the_stages_of_zero(strategy: str, zero: int) -> None:
+    flags_ = {"use_megatron_fsdp": "true", "data_parallel_sharding_strategy": strategy}
+    run = configuration(**flags_, megatron_fsdp_grad_comm_dtype="bf16", init_model_with_meta_device="true")
+    assert run.layout.zero == zero
+    assert (run.instance.profile.gradient_bytes, run.instance.profile.gradient_reduce_bytes) == (4, 2)
+
+
+def test_dualpipev_places_two_pieces_on_a_rank() -> None:
+    run = configuration(pipeline_model_parallel_size="2", schedules_method="dualpipev", global_batch_size="64")
+    assert (run.layout.schedule, run.layout.vpp) == ("dualpipev", 2)
+    bounds = run.assignment.boundaries
+    assert tuple(b - a for a, b in itertools.pairwise(bounds)) == (3, 3, 3, 3)
+    assert estimate(run).iteration_s > 0
+
+
+# Features that change memory or time and are not modelled: each is refused with its flag and the reason.
+NOT_MODELLED = {
+    "layer-wise optimizer": ("use_layer_wise_distributed_optimizer", "true", "layer-wise distributed optimizer"),
+    "optimizer without momenta": ("optimizer", "sgd", "is not modelled"),
+    "copies of optimizer states": ("enable_optimizer_state_local_copy", "true", "copies of optimizer states"),
+    "sharding over two levels": ("num_distributed_optimizer_instances", "2", "Megatron-FSDP"),
+    "outer sharding": ("outer_dp_sharding_strategy", "optim", "is not modelled"),
+    "double buffers": ("fsdp_double_buffer", "true", "persistent buffers"),
+    "FSDP2": ("use_torch_fsdp2", "true", "FSDP2"),
+    "activation offload": ("fine_grained_activation_offloading", "true", "offloading of activations"),
+    "activation offload by layer": ("cpu_offloading", "true", "offloading of activations"),
+    "activation swap": ("swap_attention", "true", "offloading of activations"),
+    "swap in latent attention": ("mla_swap_core_attn_out", "true", "offloading of activations"),
+    "two-dimensional tensor parallelism": ("tp_2d", "true", "two-dimensional tensor parallelism"),
+    "nd matmul": ("use_nd_matmul", "true", "two-dimensional tensor parallelism"),
+    "other schedule": ("schedules_method", "zb", "dualpipev"),
+    "uneven DualPipeV": ("num_layer_list", "5,7", "dualpipev"),
+    "forward-backward overlap": ("moe_fb_overlap", "true", "overlap of forward and backward"),
+    "indexer": ("enable_dsa_indexer", "true", "indexer"),
+    "fused operations": ("use_transformer_engine_op_fuser", "true", "fused operations"),
+}
+
+
+@pytest.mark.parametrize("feature", NOT_MODELLED)
+def test_what_is_not_modelled_is_refused_with_its_flag(feature: str) -> None:
+    flag, value, reason = NOT_MODELLED[feature]
+    around = {"pipeline_model_parallel_size": "2", "schedules_method": "dualpipev", "use_megatron_fsdp": "true"}
+    with pytest.raises(UnsupportedArgument, match=reason) as caught:
+        configuration(**{**around, flag: value})
+    assert f"--{flag.replace('_', '-')}" in str(caught.value)
+
+
+def test_variants_of_the_distributed_optimizer_that_are_modelled() -> None:
+    """Sharded over a part of the ranks, offloaded, swapped, kept in the upper halves of the master weights."""
+    sharded = estimate(configuration(use_distributed_optimizer="true")).ranks[0].steady_gib
+    changes = {
+        "num_distributed_optimizer_instances": ("2", 1),
+        "optimizer_cpu_offload": ("true", -1),
+        "swap_optimizer": ("true", -1),
+        "reuse_fp32_param": ("true", -1),
+    }
+    for flag, (value, sign) in changes.items():
+        changed = estimate(configuration(use_distributed_optimizer="true", **{flag: value})).ranks[0].steady_gib
+        assert (changed - sharded) * sign > 0, flag

@@ -196,6 +196,19 @@ def test_zero_working_set() -> None:
     assert (two - one, three - two) == (4 * parameters, 4 * parameters)
 
 
+def test_zero_3_gathers_a_tied_projection_for_the_head() -> None:
+    """Twice in 16 bits, and once its whole gradient, as if it were not stored with the embedding."""
+    groups = [(2, mha(8, 64), dense(2048))]
+    tied, own = (
+        memory_expressions(make_instance(make_model(512, 1024, groups, tied_embeddings=flag))) for flag in (True, False)
+    )
+    for zero in (0, 1, 3):
+        values = layout_values(zero=zero, dp=8)
+        assert evaluate(tied.head.transient_bytes[0], values) == evaluate(own.head.transient_bytes[0], values)
+    gathered, whole = (evaluate(tied.head.transient_bytes[0], layout_values(zero=zero, dp=8)) for zero in (3, 1))
+    assert gathered - whole == (512 + 512 * 1024) * (4 + 2 * 2)
+
+
 @pytest.mark.parametrize(
     ("profile", "kept", "peak"),
     [

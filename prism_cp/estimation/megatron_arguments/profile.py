@@ -61,6 +61,9 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         **_optimizer(arguments),
     }
     changes["gradient_reduce_bytes"] = changes["gradient_bytes"]
+    if arguments.has("megatron-fsdp-grad-comm-dtype"):
+        wire = arguments.one_of("megatron-fsdp-grad-comm-dtype", "fp32", ("fp32", "bf16"))
+        changes["gradient_reduce_bytes"] = DTYPE_BYTES[wire]
     return changes
 
 
@@ -68,8 +71,9 @@ def _gradient_bytes(arguments: Arguments) -> int:
     """Main gradients are fp32 under bf16 unless said otherwise, and 16 bits under fp16 unless said otherwise."""
     if arguments.has("grad-reduce-in-bf16"):
         return 2
-    if arguments.has("main-grads-dtype"):
-        return DTYPE_BYTES[arguments.one_of("main-grads-dtype", "fp32", ("fp32", "bf16"))]
+    for flag in ("main-grads-dtype", "megatron-fsdp-main-grads-dtype"):
+        if arguments.has(flag):
+            return DTYPE_BYTES[arguments.one_of(flag, "fp32", ("fp32", "bf16"))]
     if arguments.has("fp16") and not arguments.has("accumulate-allreduce-grads-in-fp32"):
         return 2
     return 4
@@ -84,6 +88,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         master = DTYPE_BYTES[arguments.one_of("main-params-dtype", "fp32", ("fp32", "fp16"))]
         first = DTYPE_BYTES[arguments.one_of("exp-avg-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
         second = DTYPE_BYTES[arguments.one_of("exp-avg-sq-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
+    # Megatron-FSDP without its own master weights keeps the 16-bit ones alone.
+    arguments.one_of("megatron-fsdp-main-params-dtype", "fp32", ("fp32",))
     if arguments.has("reuse-fp32-param"):
         master -= 2  # the upper half of the master weights is the 16-bit weights' storage
     aware = {"precision_aware_optimizer": arguments.has("use-precision-aware-optimizer")}
