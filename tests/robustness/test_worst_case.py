@@ -99,8 +99,7 @@ def test_step_time_can_fall_with_the_load() -> None:
     hide behind what the load adds, and a layer's input gradient gets shorter."""
     tables, layout = family_tables("hidden"), replace(LAYOUT, zero=3)
     before, after = (tables.problem(layout, load).tables[0][1].strategies[0] for load in (1.0, 1.5))
-    assert after.input_grad < before.input_grad
-    assert after.weight_grad > before.weight_grad
+    assert after.input_grad + after.weight_grad < before.input_grad + before.weight_grad
 
 
 def test_without_sharded_gradients_kernel_times_rise() -> None:
