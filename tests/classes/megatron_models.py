@@ -27,7 +27,9 @@ from megatron.core.tensor_parallel import random
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.moe import grouped_gemm_util, moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from prism_cp.inputs.model import DenseFeedForward, LatentAttention, LayerKind, Model, SelfAttention
 
@@ -61,12 +63,23 @@ class GroupedGemm:
         return GroupedProduct.apply(rows, matrices, counts, trans_b)
 
 
+def _norm(_: type, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **__: Any) -> torch.nn.Module:
+    """megatron-core's choice of PyTorch's norm, without its refusal of sequence parallelism (a gradient reduction)."""
+    kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+    return kind(hidden_size, eps=eps)
+
+
 @contextlib.contextmanager
-def megatron_on_cpu() -> Iterator[None]:
-    """One rank, and stand-ins for what needs CUDA."""
+def megatron_on_cpu(tp: int = 1) -> Iterator[None]:
+    """The first of `tp` tensor-parallel ranks, and stand-ins for what needs CUDA.
+
+    With several ranks collectives return tensors of the right shape and move nothing: shapes are all that is counted.
+    """
     host = HostStream()
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    backend, store = ("fake", FakeStore()) if tp > 1 else ("gloo", torch.distributed.HashStore())
+    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=tp)
     patch = pytest.MonkeyPatch()
+    patch.setattr(WrappedTorchNorm, "__new__", _norm)
     patch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
     patch.setattr(torch.cuda, "Stream", lambda *_, **__: host)
     patch.setattr(torch.cuda, "current_stream", lambda *_, **__: host)
@@ -82,7 +95,7 @@ def megatron_on_cpu() -> Iterator[None]:
     patch.setattr(moe_utils, "te_general_gemm", None, raising=False)
     patch.setattr(multi_latent_attention, "TELinear", ())
     try:
-        parallel_state.initialize_model_parallel()
+        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp, create_gloo_process_groups=False)
         with torch.compiler.set_stance("force_eager"):
             yield
     finally:

@@ -239,11 +239,13 @@ CASES = {
 
 
 @pytest.fixture(autouse=True)
-def _megatron() -> Iterator[None]:
+def _megatron(request: pytest.FixtureRequest) -> Iterator[None]:
     from tests.classes.megatron_models import megatron_on_cpu
 
     torch.manual_seed(0)
-    with megatron_on_cpu():
+    # the test below takes the group's size from its parameters
+    sizes = getattr(request.node, "callspec", None)
+    with megatron_on_cpu(sizes.params.get("tp", 1) if sizes else 1):
         yield
 
 
@@ -260,8 +262,8 @@ def gpt(model: Model, **changes: Any) -> Any:
     return module
 
 
-def hidden_states() -> Any:
-    return torch.randn(SEQ, MBS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
+def hidden_states(split: int = 1) -> Any:
+    return torch.randn(SEQ // split, MBS, HIDDEN, dtype=torch.bfloat16, requires_grad=True)
 
 
 def causal_mask() -> Any:
@@ -273,14 +275,17 @@ def angles(module: Any) -> Any:
     return module.rotary_pos_emb(SEQ) if rotary else None
 
 
-def layer_saves(model: Model, *, decoder: bool = False, **changes: Any) -> int:
-    """Bytes that one layer saves; with `decoder` run by the block around it, which is what recomputes it fully."""
+def layer_saves(model: Model, *, decoder: bool = False, split: int = 1, **changes: Any) -> int:
+    """Bytes that one layer saves; with `decoder` run by the block around it, which is what recomputes it fully.
+
+    `split`: the ranks that the sequence is split over.
+    """
     from tests.classes.saved_storages import saved_bytes
 
     module = gpt(model, **changes)
     module.decoder.final_layernorm = None
     layer = module.decoder if decoder else module.decoder.layers[0]
-    return saved_bytes(layer, lambda: layer(hidden_states(), causal_mask(), rotary_pos_emb=angles(module)))
+    return saved_bytes(layer, lambda: layer(hidden_states(split), causal_mask(), rotary_pos_emb=angles(module)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -295,6 +300,33 @@ def test_layer_keeps_what_the_formula_says(name: str) -> None:
     strategy = Strategy("+".join(case.recompute), frozenset(case.recompute))
     (kept,) = kept_bytes(layer_tensors(model.kinds[0], context(instance)), [strategy])
     assert measured == evaluate(kept, layout_values(mbs=MBS)) + TOKENS * sum(case.terms.values())
+
+
+ONE_KEY_HEAD = gqa(HEADS, 1, HEAD_DIM)  # fewer than ranks: each keeps all of it
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("tp", [2, 4])
+@pytest.mark.parametrize(
+    ("attention", "feed_forward", "norms", "rotary"),
+    [
+        (GQA, SWIGLU, upcast(HIDDEN, 2), ROTARY),
+        (ONE_KEY_HEAD, SWIGLU, upcast(HIDDEN, 2), ROTARY),
+        (LATENT, SWIGLU, upcast(HIDDEN, 2) + LATENT_NORMS, LATENT_ROTARY),
+        (GPT, GELU, upcast(HIDDEN, 2), ROTARY),
+    ],
+    ids=["gqa", "one key head", "mla", "gelu"],
+)
+def test_tensor_and_sequence_parallel_ranks_keep_their_share(
+    attention: Attention, feed_forward: FeedForward, norms: Any, rotary: Any, tp: int, sequence_parallel: bool
+) -> None:
+    model = one_layer(attention, feed_forward)
+    split = tp if sequence_parallel else 1
+    measured = layer_saves(model, split=split, tensor_model_parallel_size=tp, sequence_parallel=sequence_parallel)
+    tensors = layer_tensors(model.kinds[0], context(make_instance(model, SEQ)))
+    (kept,) = kept_bytes(tensors, [Strategy("none")])
+    values = layout_values(mbs=MBS, tp=tp, sp=int(sequence_parallel))
+    assert measured == evaluate(kept, values) + TOKENS * (Fraction(norms, split) + rotary)
 
 
 @pytest.mark.parametrize(
