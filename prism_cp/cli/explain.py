@@ -90,6 +90,8 @@ def explain(
     """Say why: what bounds a plan and why other layouts lost; or why nothing fits, and what would help."""
     options = search_options(time_limit, gap, workers, seed, top)
     factors = sensitivity_options(sensitivity_range, resolution, constant)
+    if constant and not sensitivity:
+        raise UsageError(f"--constant: {', '.join(constant)} without --sensitivity (accepted: both)")
     wanted = factors if sensitivity else None
     if source is not None and is_plan(source):
         given = {"--model": model, "--cluster": cluster, "--gbs": gbs, "--seq-len": seq_len, "--profile": profile}

@@ -140,6 +140,14 @@ def test_sensitivity_options_that_cannot_be_meant(command, tmp_path, options, me
     assert message in " ".join(messages.split())
 
 
+def test_constants_are_named_for_sensitivity_only(command, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text(sample_plan().to_json())
+    code, _, messages = command("explain", plan, "--constant", "job.expert_load")
+    assert code == 2
+    assert "--constant: job.expert_load without --sensitivity" in messages
+
+
 def test_sensitivity_needs_a_proved_plan(command, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text(infeasible_plan().to_json())
