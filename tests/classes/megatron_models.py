@@ -14,6 +14,7 @@ Nothing here changes which tensors a layer saves. What the release wants of CUDA
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -70,14 +71,15 @@ def _norm(_: type, config: TransformerConfig, hidden_size: int, eps: float = 1e-
 
 
 @contextlib.contextmanager
-def megatron_on_cpu(tp: int = 1) -> Iterator[None]:
-    """The first of `tp` tensor-parallel ranks, and stand-ins for what needs CUDA.
+def megatron_on_cpu(tp: int = 1, ep: int = 1, etp: int | None = None) -> Iterator[None]:
+    """The first rank of so many tensor, expert and expert-tensor parallel ones, and stand-ins for what needs CUDA.
 
     With several ranks collectives return tensors of the right shape and move nothing: shapes are all that is counted.
     """
     host = HostStream()
-    backend, store = ("fake", FakeStore()) if tp > 1 else ("gloo", torch.distributed.HashStore())
-    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=tp)
+    world = math.lcm(tp, ep * (etp or tp))
+    backend, store = ("fake", FakeStore()) if world > 1 else ("gloo", torch.distributed.HashStore())
+    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=world)
     patch = pytest.MonkeyPatch()
     patch.setattr(WrappedTorchNorm, "__new__", _norm)
     patch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
@@ -95,7 +97,12 @@ def megatron_on_cpu(tp: int = 1) -> Iterator[None]:
     patch.setattr(moe_utils, "te_general_gemm", None, raising=False)
     patch.setattr(multi_latent_attention, "TELinear", ())
     try:
-        parallel_state.initialize_model_parallel(tensor_model_parallel_size=tp, create_gloo_process_groups=False)
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=tp,
+            expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=etp,
+            create_gloo_process_groups=False,
+        )
         with torch.compiler.set_stance("force_eager"):
             yield
     finally:

@@ -2,6 +2,10 @@
 
 The layers run on a CPU with PyTorch's fused attention kernel in place of a GPU's. Every difference is a term below,
 most of them operators that have a fused kernel on a GPU only.
+
+Not counted, because they exist as CUDA kernels alone: Transformer Engine's layers and fp8, its grouped experts (the
+older ``grouped_gemm`` layer stands in), Mamba-2 (mamba_ssm, causal_conv1d) and gated delta nets
+(flash-linear-attention). All-to-all between several ranks needs their real token counts and is not counted either.
 """
 
 from __future__ import annotations
