@@ -15,17 +15,17 @@ from sympy import Expr, Integer, Max, Min
 from prism_cp.formulas.activations import head_tensors, kept_bytes, layer_tensors, mtp_tensors
 from prism_cp.formulas.deferred import embedding_deferred, head_deferred, layer_deferred, mtp_deferred
 from prism_cp.formulas.overheads import capacity_bytes, fixed_bytes, shared_buffers
-from prism_cp.formulas.parameters import (
-    head_weights,
-    mtp_depth_weights,
-    padded_vocabulary,
-    part_weights,
-    split_dense_expert,
-)
+from prism_cp.formulas.parameters import mtp_depth_weights, padded_vocabulary, part_weights, split_dense_expert
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
 from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
-from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, zero_3
-from prism_cp.formulas.transients import head_transient, layer_transient, sharding_transient, weight_transient
+from prism_cp.formulas.symbols import expert_shard, is_pipelined, shard, tp, zero_1, zero_2, zero_3
+from prism_cp.formulas.transients import (
+    gathered_weights,
+    head_transient,
+    layer_transient,
+    sharding_transient,
+    weight_transient,
+)
 from prism_cp.formulas.weights import Weight
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.job import Profile
@@ -206,11 +206,13 @@ def _embedding_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMem
 def _head_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
     """Final norm, output projection and loss, with the logits of every multi-token-prediction depth.
 
-    A tied projection is stored with the embedding, but ZeRO gathers it for the head, too.
+    A tied projection that is stored with the embedding is gathered by ZeRO-3 for the head, too; its whole gradient is
+    the embedding's.
     """
     activation = kept_bytes(head_tensors(instance.model, c, vocabulary / tp), [NONE])
-    unit = head_weights(instance.model, vocabulary)
-    transient = head_transient(c, vocabulary / tp) + sharding_transient(unit, c)
+    transient = head_transient(c, vocabulary / tp) + sharding_transient(part_weights("head", instance), c)
+    if instance.model.tied_embeddings:
+        transient += (1 - is_pipelined) * gathered_weights(vocabulary * c.hidden / tp)
     deferred = head_deferred(1 + instance.model.num_mtp_layers, c, vocabulary / tp)
     return _part("head", instance, (NONE,), activation, [transient], deferred)
 
