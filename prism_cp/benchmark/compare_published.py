@@ -22,7 +22,7 @@ from prism_cp.plan import Plan
 from prism_cp.plan_builder import build_plan
 from prism_cp.search.options import SearchOptions
 from prism_cp.search.solve import solve_instance
-from prism_cp.stage_problem import rank_memories
+from prism_cp.stage_problem import Assignment, rank_memories
 
 GIB = 2**30
 
@@ -82,6 +82,8 @@ class Comparison:
 def compare(published: PublishedConfiguration, options: SearchOptions) -> Comparison:
     """Value the published configuration, search for plans, and hold both against each other.
 
+    The search over all layouts starts from the best plan of the published one, so it is never behind it.
+
     Raises
     ------
     ComparisonFailed
@@ -90,7 +92,8 @@ def compare(published: PublishedConfiguration, options: SearchOptions) -> Compar
     """
     value = published_value(published)
     pinned = published.instance.model_copy(update={"layout": _only(published.run.layout, published.instance.layout)})
-    same, plan = _solved(pinned, options), _solved(published.instance, options)
+    same, start = _solved(pinned, options, ())
+    plan, _ = _solved(published.instance, options, start)
     wall_s = same.search.wall_s + plan.search.wall_s
     for bounded in (plan, same):
         least = bounded.bound_s
@@ -110,12 +113,17 @@ def _only(layout: Layout, space: LayoutSpace) -> LayoutSpace:
     return space.model_copy(update={name: (getattr(layout, name),) for name in names})
 
 
-def _solved(instance: Instance, options: SearchOptions) -> Plan:
-    plan = build_plan(instance, solve_instance(instance, options))
+def _solved(
+    instance: Instance, options: SearchOptions, known: Sequence[tuple[Layout, Assignment]]
+) -> tuple[Plan, list[tuple[Layout, Assignment]]]:
+    """The checked plan, and the same as something another search can start from (nothing without a plan)."""
+    result = solve_instance(instance, options, known=known)
+    plan = build_plan(instance, result)
     found = check_plan(plan, instance)
     if not found.ok:
         raise ComparisonFailed(f"{instance.name}: {found.findings[0].key}: {found.findings[0].problem}")
-    return plan
+    best = result.best
+    return plan, [] if best is None or best.assignment is None else [(best.layout, best.assignment)]
 
 
 def published_value(published: PublishedConfiguration) -> PublishedValue:

@@ -74,6 +74,24 @@ def test_our_plan_is_never_slower_and_both_are_valued_alike(row: Comparison) -> 
     assert (row.value.fits, row.value.outside) == (True, ())
 
 
+def test_the_search_starts_from_the_best_plan_of_the_published_layout(
+    tiny: PublishedConfiguration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any time for a search of its own, the plan is that one."""
+    known_plans = []
+
+    def solve_instance(instance, options, known=()):
+        known_plans.append(known)
+        limited = options if len(known_plans) == 1 else replace(options, time_limit_s=1e-9)
+        return solve(instance, limited, known=known)
+
+    solve = compare_published.solve_instance
+    monkeypatch.setattr(compare_published, "solve_instance", solve_instance)
+    row = compare(tiny, OPTIONS)
+    assert [len(known) for known in known_plans] == [0, 1]
+    assert row.plan.objective <= row.same_layout.objective
+
+
 def test_terms_add_up_to_the_step(row: Comparison) -> None:
     for terms, step in ((row.value.terms, row.value.step_time_s), (row.plan_terms, row.plan.step_time_s)):
         parts = (terms.host_s, terms.communication_s, terms.waiting_s, terms.recomputation_s, terms.kernels_s)
@@ -95,7 +113,7 @@ def test_a_published_run_below_the_bound_is_a_contradiction(
     tiny: PublishedConfiguration, row: Comparison, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faster = replace(row.value, step_time_s=0.9 * row.plan.bound_s)
-    monkeypatch.setattr(compare_published, "_solved", lambda instance, options: row.plan)
+    monkeypatch.setattr(compare_published, "_solved", lambda instance, options, known: (row.plan, []))
     monkeypatch.setattr(compare_published, "published_value", lambda published: faster)
     with pytest.raises(ComparisonFailed, match="less than the proven bound"):
         compare(tiny, OPTIONS)
