@@ -10,6 +10,9 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.cluster import Fraction01
 
+# Megatron-LM --offload-modules
+OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
+
 
 class Profile(FrozenModel):
     """Software facts of one framework, each a named input of the formulas."""
@@ -38,6 +41,7 @@ class Profile(FrozenModel):
     fp8_in_products_only: bool = False  # weights and saved inputs stay in 16 bits, products cast them each time
     fp8_parameters: bool = False  # weights of fp8 products exist in 8 bits alone (--fp8-param-gather)
     fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
+    offload_modules: tuple[OffloadModule, ...] = ()  # what they save waits on the host; the transfers count as hidden
     fused_gated_activation: bool = True  # False: the activation function's output is kept before its product, too
     keeps_score_buffer: bool = True  # Megatron's own attention does, unless a bias (ALiBi) takes its place
     pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys

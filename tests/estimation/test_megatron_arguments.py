@@ -296,7 +296,8 @@ NOT_MODELLED = {
     "outer sharding": ("outer_dp_sharding_strategy", "optim", "is not modelled"),
     "double buffers": ("fsdp_double_buffer", "true", "persistent buffers"),
     "FSDP2": ("use_torch_fsdp2", "true", "FSDP2"),
-    "activation offload": ("fine_grained_activation_offloading", "true", "offloading of activations"),
+    "activation offload of unknown modules": ("offload_modules", "[dense_fc1]", "qkv_linear"),
+    "activation offload of an output that stays": ("offload_modules", "[attn_proj]", "only with core_attn"),
     "activation offload by layer": ("cpu_offloading", "true", "offloading of activations"),
     "activation swap": ("swap_attention", "true", "offloading of activations"),
     "swap in latent attention": ("mla_swap_core_attn_out", "true", "offloading of activations"),
@@ -314,8 +315,10 @@ NOT_MODELLED = {
 def test_what_is_not_modelled_is_refused_with_its_flag(feature: str) -> None:
     flag, value, reason = NOT_MODELLED[feature]
     around = {"pipeline_model_parallel_size": "2", "schedules_method": "dualpipev", "use_megatron_fsdp": "true"}
-    with pytest.raises(UnsupportedArgument, match=reason) as caught:
+    around |= {"fine_grained_activation_offloading": "true", "offload_modules": "[core_attn]"}
+    with pytest.raises(UnsupportedArgument) as caught:
         configuration(**{**around, flag: value})
+    assert reason in str(caught.value)
     assert f"--{flag.replace('_', '-')}" in str(caught.value)
 
 
@@ -331,3 +334,11 @@ def test_variants_of_the_distributed_optimizer_that_are_modelled() -> None:
     for flag, (value, sign) in changes.items():
         changed = estimate(configuration(use_distributed_optimizer="true", **{flag: value})).ranks[0].steady_gib
         assert (changed - sharded) * sign > 0, flag
+
+
+def test_offloaded_activations_are_modules_of_the_profile() -> None:
+    flags_ = {"fine_grained_activation_offloading": "true", "offload_modules": '"[core_attn attn_proj mlp_norm]"'}
+    away, here = configuration(**flags_), configuration(offload_modules="[core_attn]")
+    assert away.instance.profile.offload_modules == ("core_attn", "attn_proj", "mlp_norm")
+    assert here.instance.profile.offload_modules == ()
+    assert estimate(away).ranks[0].peak_gib < estimate(here).ranks[0].peak_gib

@@ -14,32 +14,32 @@ _UNDERSTOOD = """
     defer-embedding-wgrad-compute deterministic-mode disable-bias-linear embed-layernorm
     enable-recompute-layers-per-pp-rank encoder-num-layers encoder-seq-length exp-avg-dtype exp-avg-sq-dtype
     experimental-attention-variant expert-model-parallel-size expert-tensor-parallel-size ffn-hidden-size
-    first-k-dense-replace fp16 fp8 fp8-format fp8-param-gather geglu gelu-tanh global-batch-size grad-reduce-in-bf16
-    group-query-attention hidden-dropout hidden-size hybrid-attention-ratio hybrid-layer-pattern hybrid-mlp-ratio
-    hybrid-override-pattern interleave-sliding-window is-hybrid-model kv-channels kv-lora-rank linear-attention-freq
-    linear-conv-kernel-dim linear-key-head-dim linear-num-key-heads linear-num-value-heads linear-value-head-dim
-    main-grads-dtype main-params-dtype make-vocab-size-divisible-by mamba-d-conv mamba-d-state mamba-expand
-    mamba-head-dim mamba-headdim mamba-ngroups mamba-num-groups mamba-num-heads mamba-state-dim max-position-embeddings
-    megatron-fsdp-grad-comm-dtype megatron-fsdp-main-grads-dtype megatron-fsdp-main-params-dtype micro-batch-size
-    mla-fa-without-pad moe-expert-capacity-factor moe-ffn-hidden-size moe-flex-dispatcher-backend moe-grouped-gemm
-    moe-intermediate-size moe-layer-freq moe-layer-recompute moe-pad-expert-input-to-capacity moe-router-group-topk
-    moe-router-num-groups moe-router-topk moe-shared-expert-gate moe-shared-expert-intermediate-size
-    moe-token-dispatcher-type mtp-num-layers multi-head-latent-attention multi-latent-attention n-shared-experts nnodes
-    no-add-position-embedding no-bias-swiglu-fusion no-gradient-accumulation-fusion no-position-embedding noop-layers
-    normalization nproc_per_node num-attention-heads num-distributed-optimizer-instances num-experts num-layer-list
-    num-layers num-layers-per-virtual-pipeline-stage num-query-groups num-virtual-stages-per-pipeline-rank optimizer
-    optimizer-cpu-offload optimizer-offload-fraction outer-dp-sharding-strategy overlap-grad-reduce
-    overlap-moe-expert-parallel-comm overlap-param-gather padded-vocab-size pipeline-model-parallel-layout
-    pipeline-model-parallel-size position-embedding-type post-norm q-lora-rank qk-head-dim qk-layernorm qk-nope-head-dim
-    qk-pos-emb-head-dim qk-rope-head-dim quick-geglu recompute-activation-function
-    recompute-activation-function-num-layers recompute-activations recompute-granularity recompute-method
-    recompute-mla-up-proj recompute-modules recompute-norm recompute-norm-num-layers recompute-num-layers
-    reuse-fp32-param schedules-method seq-length sequence-parallel shared-expert-gate spec swap-optimizer swiglu
-    tensor-model-parallel-size tokenizer-model tokenizer-name-or-path tokenizer-type tp-comm-overlap transformer-impl
-    untie-embeddings-and-output-weights use-ascend-mc2 use-custom-fsdp use-distributed-optimizer use-flash-attn
-    use-fused-rotary-pos-emb use-fused-swiglu use-mcore-models use-megatron-fsdp use-precision-aware-optimizer
-    use-rotary-position-embeddings v-head-dim vocab-extra-ids vocab-size wgrad-deferral-limit window-attn-skip-freq
-    window-size
+    fine-grained-activation-offloading first-k-dense-replace fp16 fp8 fp8-format fp8-param-gather geglu gelu-tanh
+    global-batch-size grad-reduce-in-bf16 group-query-attention hidden-dropout hidden-size hybrid-attention-ratio
+    hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern interleave-sliding-window is-hybrid-model kv-channels
+    kv-lora-rank linear-attention-freq linear-conv-kernel-dim linear-key-head-dim linear-num-key-heads
+    linear-num-value-heads linear-value-head-dim main-grads-dtype main-params-dtype make-vocab-size-divisible-by
+    mamba-d-conv mamba-d-state mamba-expand mamba-head-dim mamba-headdim mamba-ngroups mamba-num-groups mamba-num-heads
+    mamba-state-dim max-position-embeddings megatron-fsdp-grad-comm-dtype megatron-fsdp-main-grads-dtype
+    megatron-fsdp-main-params-dtype micro-batch-size mla-fa-without-pad moe-expert-capacity-factor moe-ffn-hidden-size
+    moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size moe-layer-freq moe-layer-recompute
+    moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups moe-router-topk moe-shared-expert-gate
+    moe-shared-expert-intermediate-size moe-token-dispatcher-type mtp-num-layers multi-head-latent-attention
+    multi-latent-attention n-shared-experts nnodes no-add-position-embedding no-bias-swiglu-fusion
+    no-gradient-accumulation-fusion no-position-embedding noop-layers normalization nproc_per_node num-attention-heads
+    num-distributed-optimizer-instances num-experts num-layer-list num-layers num-layers-per-virtual-pipeline-stage
+    num-query-groups num-virtual-stages-per-pipeline-rank offload-modules optimizer optimizer-cpu-offload
+    optimizer-offload-fraction outer-dp-sharding-strategy overlap-grad-reduce overlap-moe-expert-parallel-comm
+    overlap-param-gather padded-vocab-size pipeline-model-parallel-layout pipeline-model-parallel-size
+    position-embedding-type post-norm q-lora-rank qk-head-dim qk-layernorm qk-nope-head-dim qk-pos-emb-head-dim
+    qk-rope-head-dim quick-geglu recompute-activation-function recompute-activation-function-num-layers
+    recompute-activations recompute-granularity recompute-method recompute-mla-up-proj recompute-modules recompute-norm
+    recompute-norm-num-layers recompute-num-layers reuse-fp32-param schedules-method seq-length sequence-parallel
+    shared-expert-gate spec swap-optimizer swiglu tensor-model-parallel-size tokenizer-model tokenizer-name-or-path
+    tokenizer-type tp-comm-overlap transformer-impl untie-embeddings-and-output-weights use-ascend-mc2 use-custom-fsdp
+    use-distributed-optimizer use-flash-attn use-fused-rotary-pos-emb use-fused-swiglu use-mcore-models
+    use-megatron-fsdp use-precision-aware-optimizer use-rotary-position-embeddings v-head-dim vocab-extra-ids vocab-size
+    wgrad-deferral-limit window-attn-skip-freq window-size
 """
 UNDERSTOOD = frozenset(_UNDERSTOOD.split())
 
@@ -312,8 +312,8 @@ _REFUSED: dict[str, str] = {
         hierarchical-context-parallel-sizes ulysses-degree-in-cp
         """,
     "offloading of activations is not modelled": """
-        adaptive-memory-optimization cpu-offloading cpu-offloading-num-layers fine-grained-activation-offloading
-        mla-swap-core-attn-out offload-modules smart-swap swap-attention swap-modules
+        adaptive-memory-optimization cpu-offloading cpu-offloading-num-layers mla-swap-core-attn-out smart-swap
+        swap-attention swap-modules
         """,
     "packed multimodal samples are not modelled": """
         packing-buffer-size total-seq-length

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
 from prism_cp.inputs.catalog import catalog_entry
 from prism_cp.inputs.cluster import Device
-from prism_cp.inputs.job import Profile
+from prism_cp.inputs.job import OffloadModule, Profile
 from prism_cp.inputs.parts import build_profile
 
 NEWEST = (10**6,)
@@ -57,6 +57,7 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         "fp8_parameters": arguments.has("fp8-param-gather"),
         "fp8_activation_input": arguments.has("activation-func-fp8-input-store"),
         "bucket_parameters": arguments.size("ddp-bucket-size", 40_000_000),
+        "offload_modules": _offload_modules(arguments),
         **_dispatcher(arguments),
         **_optimizer(arguments),
     }
@@ -65,6 +66,20 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         wire = arguments.one_of("megatron-fsdp-grad-comm-dtype", "fp32", ("fp32", "bf16"))
         changes["gradient_reduce_bytes"] = DTYPE_BYTES[wire]
     return changes
+
+
+def _offload_modules(arguments: Arguments) -> tuple[str, ...]:
+    if not arguments.has("fine-grained-activation-offloading"):
+        return ()
+    accepted = get_args(OffloadModule)
+    modules = re.findall(r"\w+", arguments.text("offload-modules"))
+    for module in modules:
+        if module not in accepted:
+            raise UnsupportedArgument("offload-modules", module, "is not modelled", ", ".join(accepted))
+    if not modules or ("attn_proj" in modules and "core_attn" not in modules):
+        text = arguments.text("offload-modules")
+        raise UnsupportedArgument("offload-modules", text, "is no set of modules", "attn_proj only with core_attn")
+    return tuple(modules)
 
 
 def _gradient_bytes(arguments: Arguments) -> int:
