@@ -342,3 +342,10 @@ def test_offloaded_activations_are_modules_of_the_profile() -> None:
     assert away.instance.profile.offload_modules == ("core_attn", "attn_proj", "mlp_norm")
     assert here.instance.profile.offload_modules == ()
     assert estimate(away).ranks[0].peak_gib < estimate(here).ranks[0].peak_gib
+
+
+def test_mamba_2_is_refused_where_its_scan_is_not_fused() -> None:
+    flags_ = {**BASE, "mamba-d-conv": "4", "mamba-chunk-size": "256"}
+    with pytest.raises(UnsupportedArgument, match="--mamba-chunk-size 256: Mamba-2 without a fused scan"):
+        configuration_from_arguments(flags_, cluster="910b", num_devices=8, framework="mindspeed")
+    assert configuration_from_arguments(flags_, cluster="h100", num_devices=8).instance.model.chain == ("mamba",) * 12

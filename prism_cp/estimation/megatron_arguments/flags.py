@@ -19,8 +19,8 @@ _UNDERSTOOD = """
     hybrid-layer-pattern hybrid-mlp-ratio hybrid-override-pattern interleave-sliding-window is-hybrid-model kv-channels
     kv-lora-rank linear-attention-freq linear-conv-kernel-dim linear-key-head-dim linear-num-key-heads
     linear-num-value-heads linear-value-head-dim main-grads-dtype main-params-dtype make-vocab-size-divisible-by
-    mamba-d-conv mamba-d-state mamba-expand mamba-head-dim mamba-headdim mamba-ngroups mamba-num-groups mamba-num-heads
-    mamba-state-dim max-position-embeddings megatron-fsdp-grad-comm-dtype megatron-fsdp-main-grads-dtype
+    mamba-chunk-size mamba-d-conv mamba-d-state mamba-expand mamba-head-dim mamba-headdim mamba-ngroups mamba-num-groups
+    mamba-num-heads mamba-state-dim max-position-embeddings megatron-fsdp-grad-comm-dtype megatron-fsdp-main-grads-dtype
     megatron-fsdp-main-params-dtype micro-batch-size mla-fa-without-pad moe-expert-capacity-factor moe-ffn-hidden-size
     moe-flex-dispatcher-backend moe-grouped-gemm moe-intermediate-size moe-layer-freq moe-layer-recompute
     moe-pad-expert-input-to-capacity moe-router-group-topk moe-router-num-groups moe-router-topk moe-shared-expert-gate
@@ -153,13 +153,13 @@ _IRRELEVANT: dict[str, str] = {
         disable-tp-comm-split-rs distrib-optim-fully-reshardable-mem-efficient export-force-local-attention
         export-te-mcore-model fp16-lm-cross-entropy fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin
         fp8-quantizer-factory fp8-recipe fp8-wgrad fused-adamw gemm-gradient-accumulation-fusion inference-rng-tracker
-        keep-fp8-transpose-cache kv-head-repeat-before-uly-alltoall mamba-chunk-size masked-softmax-fusion
-        mla-fa-divide-qk mla-mm-split mla-up-proj-tp-overlap moe-alltoall-overlap-comm moe-bmm-mc2 moe-deepep-num-sms
-        moe-enable-deepep moe-extended-ep moe-hierarchical-alltoallv moe-hybridep-num-sms moe-permutation-async-comm
-        moe-permute-fusion moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-zerc next-tockens
-        no-bias-dropout-fusion no-bias-gelu-fusion no-fp8-wgrad no-masked-softmax-fusion no-overlap-p2p-communication
-        no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion no-use-layer-wise-param-layout
-        npu-fused-adamw output-layer-slice-num overlap-cpu-optimizer-d2h-h2d overlap-p2p-communication
+        keep-fp8-transpose-cache kv-head-repeat-before-uly-alltoall masked-softmax-fusion mla-fa-divide-qk mla-mm-split
+        mla-up-proj-tp-overlap moe-alltoall-overlap-comm moe-bmm-mc2 moe-deepep-num-sms moe-enable-deepep
+        moe-extended-ep moe-hierarchical-alltoallv moe-hybridep-num-sms moe-permutation-async-comm moe-permute-fusion
+        moe-shared-expert-overlap moe-use-legacy-grouped-gemm moe-zerc next-tockens no-bias-dropout-fusion
+        no-bias-gelu-fusion no-fp8-wgrad no-masked-softmax-fusion no-overlap-p2p-communication no-persist-layer-norm
+        no-pin-cpu-grads no-pin-cpu-params no-rope-fusion no-use-layer-wise-param-layout npu-fused-adamw
+        output-layer-slice-num overlap-cpu-optimizer-d2h-h2d overlap-p2p-communication
         overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step pre-tockens recompute-mtp-layer
         recompute-mtp-norm shape-order sinkhorn-iters skip-bias-add sparse-mode squared-relu te-rng-tracker
         tp-comm-bootstrap-backend use-ascend-coc use-cp-send-recv-overlap use-flash-attn-1 use-fused-lightning-attention
