@@ -54,7 +54,8 @@ FP32_SCORES_WITH_DROPOUT = (4 - 2) * HEADS * SEQ
 SCORES_MASK = HEADS * SEQ  # dropout on a CPU keeps a 16-bit mask, on a GPU one byte
 HIDDEN_MASK = HIDDEN
 STATISTICS = -4  # LayerNorm on a CPU keeps mean and deviation in 16 bits
-# The value is still a part of the fused query-key-value tensor, which stays whole; formulas take it as its own.
+# The value is still a part of the fused query-key-value tensor, which stays whole beside the rotated queries and keys.
+# Formulas take it as its own: Transformer Engine makes it so, and repeating it for groups of queries does.
 FUSED_VALUE = 2 * HEADS * HEAD_DIM + 2 * KEY_HEADS * HEAD_DIM
 SOFTMAX_ROUTER = -4 * EXPERTS - 4  # scores of the chosen experts only, not normalised again
 # A router's softmax before the choice does not need the chosen scores again.
@@ -138,6 +139,13 @@ CASES = {
         GQA,
         SWIGLU,
         {**ROTATED, "fp32 scores": FP32_SCORES, "mask": CAUSAL_MASK},
+        fused_attention=False,
+        profile=UNFUSED,
+    ),
+    "mha swiglu, scores": Case(
+        mha(HEADS, HEAD_DIM),
+        SWIGLU,
+        {**ROTATED, "fp32 scores": FP32_SCORES, "mask": CAUSAL_MASK, "fused value": 2 * 2 * HEADS * HEAD_DIM},
         fused_attention=False,
         profile=UNFUSED,
     ),
