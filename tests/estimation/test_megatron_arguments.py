@@ -12,6 +12,7 @@ from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.estimate import estimate
 from prism_cp.estimation.megatron_arguments import (
+    Arguments,
     UnsupportedArgument,
     configuration_from_arguments,
     flags,
@@ -349,3 +350,11 @@ def test_mamba_2_is_refused_where_its_scan_is_not_fused() -> None:
     with pytest.raises(UnsupportedArgument, match="--mamba-chunk-size 256: Mamba-2 without a fused scan"):
         configuration_from_arguments(flags_, cluster="910b", num_devices=8, framework="mindspeed")
     assert configuration_from_arguments(flags_, cluster="h100", num_devices=8).instance.model.chain == ("mamba",) * 12
+
+
+def test_every_refused_flag_is_named_with_its_reason() -> None:
+    for flag, reason in REFUSED.items():
+        with pytest.raises(UnsupportedArgument) as caught:
+            Arguments({f"--{flag}": "7"})
+        assert str(caught.value) == f"--{flag} 7: {reason}"
+        Arguments({flag: "false"})  # switched off, it says nothing
