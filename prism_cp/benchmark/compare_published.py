@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from prism_cp.benchmark.published import PublishedConfiguration
 from prism_cp.benchmark.time_terms import TimeTerms, time_terms
@@ -25,6 +25,7 @@ from prism_cp.search.solve import solve_instance
 from prism_cp.stage_problem import Assignment, rank_memories
 
 GIB = 2**30
+SHARE_OF_ITS_LAYOUT = 1 / 3  # of a search's time limit, for the search that has the published layout only
 
 
 class ComparisonFailed(PrismError):
@@ -92,7 +93,9 @@ def compare(published: PublishedConfiguration, options: SearchOptions) -> Compar
     """
     value = published_value(published)
     pinned = published.instance.model_copy(update={"layout": _only(published.run.layout, published.instance.layout)})
-    same, start = _solved(pinned, options, ())
+    limit = options.time_limit_s
+    short = replace(options, time_limit_s=None if limit is None else SHARE_OF_ITS_LAYOUT * limit)
+    same, start = _solved(pinned, short, ())
     plan, _ = _solved(published.instance, options, start)
     wall_s = same.search.wall_s + plan.search.wall_s
     for bounded in (plan, same):
@@ -108,8 +111,11 @@ def compare(published: PublishedConfiguration, options: SearchOptions) -> Compar
 
 
 def _only(layout: Layout, space: LayoutSpace) -> LayoutSpace:
-    """The space of that one layout; what layers may recompute stays as it is."""
-    names = [field.name for field in fields(layout) if field.name != "num_microbatches"]
+    """The space of that one layout with any sharding of states; what layers may recompute stays as it is.
+
+    Frameworks differ in what a ZeRO stage means for gradients, so the published one is not held against them.
+    """
+    names = [field.name for field in fields(layout) if field.name not in ("num_microbatches", "zero")]
     return space.model_copy(update={name: (getattr(layout, name),) for name in names})
 
 

@@ -23,9 +23,9 @@ TERMS = ("host", "communication", "waiting", "recomputation", "kernels")
 READING = """Both sides of a row are of the same model, devices, batch and framework profile, and valued by the same
 cost model in the same run. *Published*: the configuration as published, stage by stage. *Measured*: what the source
 states (~: from its TFLOP/s). *Needs* and *of*: memory of the rank that lacks most, against what a plan may fill (after
-the margin). *Best of its layout*: our stages and recomputation in the published layout, within memory. *Our plan*:
-every layout, every schedule, `vpp` up to 2 or as published, searched from that plan on.
-*Proved*: bound and plan are equal integers, else the gap.
+the margin). *Best of its layout*: our stages, recomputation and sharding of states in the published layout, within
+memory. *Our plan*: every layout, every schedule, `vpp` up to 2 or as published, searched from that plan on. *Proved*:
+bound and plan are equal integers, else the gap.
 
 A plan that is much faster here than a configuration that experts tuned is first of all a statement about the cost
 model; the second table says which of its terms makes the difference."""
@@ -42,7 +42,11 @@ def published_markdown(rows: Sequence[Comparison], command: str, time_limit_s: f
     lines += ["## Where the step goes", "", TERMS_READING, "", *grid(header, _term_rows(rows)), "", "## Row by row", ""]
     for row in rows:
         lines += _details(row)
-    limit = "" if time_limit_s is None else f" Every search may take {time_limit_s:g} s."
+    limit = (
+        ""
+        if time_limit_s is None
+        else f" The search of a row may take {time_limit_s:g} s, the one of its layout a third of that."
+    )
     seconds = sum(row.wall_s for row in rows)
     lines += [f"Made with `{command}` in {seconds:.0f} s of search.{limit}", "", *origin_lines()]
     return "\n".join(lines) + "\n"

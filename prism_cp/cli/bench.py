@@ -151,7 +151,9 @@ def published(
         list[str] | None, typer.Option("--filter", help="Only configurations with this in their name; repeatable.")
     ] = None,
     workers: WorkersOption = None,
-    time_limit: Annotated[float, typer.Option("--time-limit", metavar="SECONDS", help="Of every search.")] = 20.0,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="Of the search in every row.")
+    ] = 60.0,
     out: OutOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,

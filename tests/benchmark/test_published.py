@@ -70,7 +70,7 @@ def test_our_plan_is_never_slower_and_both_are_valued_alike(row: Comparison) -> 
     assert row.plan.objective <= row.same_layout.objective
     assert row.same_layout.step_time_s <= row.value.step_time_s == estimate(row.published.run).iteration_s
     assert row.ratio == row.value.step_time_s / row.plan.step_time_s > 1
-    assert row.same_layout.layout.layout() == row.published.run.layout
+    assert replace(row.same_layout.layout.layout(), zero=0) == row.published.run.layout
     assert (row.value.fits, row.value.outside) == (True, ())
 
 
