@@ -10,7 +10,7 @@ import pytest
 
 from prism_cp.benchmark import compare_published
 from prism_cp.benchmark.compare_published import Comparison, ComparisonFailed, compare, published_value
-from prism_cp.benchmark.published import PublishedConfiguration, published_configurations, read_published
+from prism_cp.benchmark.published import SHIPPED, PublishedConfiguration, published_configurations, read_published
 from prism_cp.benchmark.published_table import published_json, published_markdown
 from prism_cp.benchmark.time_terms import time_terms
 from prism_cp.cli.main import run
@@ -164,9 +164,10 @@ def test_shipped_configurations_are_read_and_their_sources_stated() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("published", published_configurations(None), ids=lambda one: one.name)
-def test_the_search_could_choose_every_shipped_one(published: PublishedConfiguration) -> None:
+@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+def test_the_search_could_choose_every_shipped_one(name: str) -> None:
     """Except for its memory: a published configuration outside of the space would make the comparison one-sided."""
+    published = read_published(name, (SHIPPED / f"{name}.yaml").read_text("utf-8"))
     value = published_value(published)
     assert value.outside == ()
     if published.measured_step_s is not None:
