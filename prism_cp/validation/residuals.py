@@ -21,7 +21,8 @@ RESIDUALS = """- **Noise**: the same configuration in another software release d
   are tests of a few layers, bound by logging, checks and the host, which the model does not describe. Only their memory
   is compared with anything.
 - **nvidia_dgxc dense**: NeMo 175B in fp8 grows by 7 to 12 % from 128 to 1,024 devices in release v25.01.1 where the
-  prediction grows by 2 %, up to 15 % below the last; Llama 3.1 8B in bf16 of v25.04.02 is 6 % faster than the releases before it.
+  prediction grows by 2 %, up to 15 % below the last; Llama 3.1 8B in bf16 of v25.04.02 is 6 % faster than the releases
+  before it.
 - **nvidia_dgxc MoE**: DeepSeek-V3 on GB200 is set by the host, twice as long as its kernels; so is Llama 4 Maverick in
   fp8. Launch times are the least certain constants of the model.
 - **nvidia_megatron_bridge MoE**: gpt-oss on GB200, B300 and B200 without graphs is 11 to 15 % too fast, DeepSeek-V3 of
