@@ -76,10 +76,9 @@ def virtual_stage_plans(problem: StageProblem, assignment: Assignment) -> tuple[
     return tuple(stages)
 
 
-def rank_plans(
-    tables: Tables, assignment: Assignment, pipeline_time: int, *, time_unit_s: float, memory_unit_bytes: int
-) -> tuple[RankPlan, ...]:
+def rank_plans(instance: Instance, tables: Tables, assignment: Assignment, pipeline_time: int) -> tuple[RankPlan, ...]:
     """Memory at the fullest moment and time spent, of every rank."""
+    time_unit_s = instance.time_unit_s
     problem = tables.problem
     times = stage_times(problem, assignment)
     vectors = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
@@ -92,7 +91,7 @@ def rank_plans(
                 rank=rank,
                 head=times.head[rank],
                 tail=times.tail[rank],
-                memory_gib=_memory_gib(tables, assignment, row, memory_unit_bytes),
+                memory_gib=_memory_gib(instance, tables, assignment, row),
                 memory_phase="forward-backward" if row.live else "optimizer-step",
                 live_microbatches=alive,
                 deferred_microbatches=deferred,
@@ -155,8 +154,9 @@ def _stage_layers(problem: StageProblem, assignment: Assignment, piece: int) -> 
     )
 
 
-def _memory_gib(tables: Tables, assignment: Assignment, row: RankMemory, unit_bytes: int) -> MemoryGib:
+def _memory_gib(instance: Instance, tables: Tables, assignment: Assignment, row: RankMemory) -> MemoryGib:
     weights, gradients, optimizer = state_bytes(tables, assignment, row.rank)
+    unit_bytes, margin = instance.memory_unit_bytes, Fraction(str(instance.profile.memory_margin))
 
     def gib(units: int) -> float:
         return float(Fraction(units * unit_bytes, GIB))
@@ -164,6 +164,7 @@ def _memory_gib(tables: Tables, assignment: Assignment, row: RankMemory, unit_by
     return MemoryGib(
         total=gib(row.total),
         capacity=gib(row.capacity),
+        margin=float(tables.costs.capacity_bytes * margin / (1 - margin) / GIB),
         headroom=gib(row.capacity - row.total),
         weights=float(weights / GIB),
         gradients=float(gradients / GIB),

@@ -13,6 +13,7 @@ from prism_cp.breakdown import ExactTables, TableSource
 from prism_cp.check_claims import claim_findings
 from prism_cp.check_findings import Finding, differences
 from prism_cp.check_layout import layout_faults
+from prism_cp.check_robust import robust_findings
 from prism_cp.errors import PlanError
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
@@ -85,9 +86,12 @@ def check_plan(plan: Plan, instance: Instance, *, tables: TableSource | None = N
     if plan.layout is None:
         found = {key: getattr(plan, key) for key in WITHOUT_PLAN}
         findings += differences(found, WITHOUT_PLAN, "")
+        if plan.robust is not None:
+            findings.append(Finding("robust", "is stated without a plan"))
     else:
         findings += _layout_findings(plan, plan.layout, instance, tables)
         checks += ["layout", "partition", "stage times", "memory", "pipeline time"]
+        checks += ["range of loads"] if plan.robust is not None else []
     for index, other in enumerate(plan.top_k):
         findings += _alternative_findings(plan, other, instance, tables, f"top_k.{index}")
         if other.layout in (plan.layout, *(earlier.layout for earlier in plan.top_k[:index])):
@@ -120,6 +124,8 @@ def _layout_findings(plan: Plan, layout: PlanLayout, instance: Instance, tables:
     yield from (Finding("ranks", text) for text in memory_faults(problem, assignment))
     figures = plan_figures(instance, layout.layout(), layout_tables, assignment, _reference_time(problem, assignment))
     yield from differences({key: getattr(plan, key) for key in figures}, figures, "")
+    if plan.robust is not None:
+        yield from robust_findings(plan, plan.robust, instance, assignment, _reference_time)
 
 
 def plan_assignment(stages: tuple[VirtualStagePlan, ...], problem: StageProblem) -> Assignment:

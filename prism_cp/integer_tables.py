@@ -234,7 +234,14 @@ def build_stage_problem(instance: Instance, layout: Layout, cost_model: CostMode
         Of the same instance; built when not given.
     """
     model = cost_model or CostModel(instance)
-    return _assemble(instance, layout, model, model.evaluate_exact(layout), _Rounding(instance))
+    return stage_problem_of_costs(instance, layout, model, model.evaluate_exact(layout))
+
+
+def stage_problem_of_costs(
+    instance: Instance, layout: Layout, cost_model: CostModel, costs: LayoutCosts[Any]
+) -> StageProblem:
+    """The integer stage problem of one layout from given exact rational costs, bounds on costs for instance."""
+    return _assemble(instance, layout, cost_model, costs, _Rounding(instance))
 
 
 def _assemble(

@@ -86,7 +86,8 @@ class MemoryGib(FrozenModel):
     """A rank's fullest moment, in GiB; the terms add up to `total`."""
 
     total: Gib
-    capacity: Gib
+    capacity: Gib = Field(description="what the plan may fill: device memory less fragmentation and margin")
+    margin: Gib = Field(description="kept free besides, against errors of the memory model: profile.memory_margin")
     headroom: float = Field(description="capacity - total")
     weights: Gib
     gradients: Gib
@@ -168,6 +169,57 @@ class Alternative(FrozenModel):
     reason: str
 
 
+class NominalPlan(FrozenModel):
+    """The best plan known under one load. Values are pipeline time plus barrier there."""
+
+    layout: PlanLayout
+    boundaries: tuple[Count, ...]
+    counts: tuple[tuple[tuple[Count, ...], ...], ...] = Field(description="[piece][kind][strategy] -> layers")
+    objective: Count = Field(description="time units")
+    bound: Count = Field(description="no plan is faster at that load; equal to objective: proved")
+
+
+class RobustPoint(FrozenModel):
+    """Both plans under one load; step times are null where a plan does not fit."""
+
+    load: Ratio
+    step_time: Count | None = Field(description="of the robust plan, time units")
+    step_time_s: Seconds | None
+    headroom_gib: float = Field(description="of the fullest rank; negative: what is missing")
+    nominal_step_time: Count | None
+    nominal_step_time_s: Seconds | None
+    nominal_headroom_gib: float | None
+
+
+class RobustSummary(FrozenModel):
+    """How the plan does over a range of expert loads, beside the plan that is best at the lowest one."""
+
+    parameter: Literal["load"]
+    low: Ratio
+    high: Ratio
+    proved: bool = Field(description="worst_case_at_most equals lower_bound: no plan has a better worst case")
+    lower_bound: Count = Field(description="no plan's largest step time over the range is smaller, time units")
+    worst_case_at_least: Count = Field(description="largest step time at the loads of bounded_loads, time units")
+    worst_case_at_most: Count | None = Field(
+        description="no load of the range has a larger one; null where the plan is not shown to fit at all of them"
+    )
+    worst_case_s: Seconds | None
+    bounded_loads: tuple[Ratio, ...] = Field(description="ends of the ranges that were bounded one by one")
+    nominal: NominalPlan | None = Field(description="best at the lowest load")
+    adapted: NominalPlan | None = Field(
+        description="in the nominal plan's layout, with stages and recomputation chosen anew: best at the highest load"
+    )
+    adapted_status: Literal["optimal", "feasible", "infeasible", "unknown"] = Field(
+        description="of the search for it; infeasible: the nominal layout does not fit there whatever is recomputed"
+    )
+    price: float | None = Field(description="step time of the plan over nominal.objective at the lowest load, less 1")
+    regret: float | None = Field(
+        description="nominal plan's step time over this plan's at the highest load, less 1; null: it does not fit"
+    )
+    adapted_regret: float | None = Field(description="as regret, of the adapted plan; null: none is known")
+    points: tuple[RobustPoint, ...]
+
+
 class Plan(FrozenModel):
     """The answer to one instance; without a feasible plan the fields of the plan proper are null.
 
@@ -202,6 +254,9 @@ class Plan(FrozenModel):
     versions: dict[str, str]
     seed: int
     top_k: tuple[Alternative, ...] = Field(description="further layouts, best bound first")
+    robust: RobustSummary | None = Field(
+        default=None, description="over a range of loads; the plan is then stated at one end of it"
+    )
     notes: tuple[str, ...]
     instance: Instance = Field(description="the whole problem, so that the plan explains itself")
 

@@ -156,13 +156,7 @@ def plan_figures(
         "barrier": problem.barrier,
         "p2p": problem.p2p,
         "virtual_stages": virtual_stage_plans(problem, assignment),
-        "ranks": rank_plans(
-            tables,
-            assignment,
-            pipeline_time,
-            time_unit_s=instance.time_unit_s,
-            memory_unit_bytes=instance.memory_unit_bytes,
-        ),
+        "ranks": rank_plans(instance, tables, assignment, pipeline_time),
     }
 
 

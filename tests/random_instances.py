@@ -289,6 +289,7 @@ def _profile(rng: random.Random) -> dict[str, Any]:
     return {
         "like": "megatron",
         "allocator_efficiency": 1.0,  # so that a capacity can be set to the byte
+        "memory_margin": 0.0,
         "context_bytes": 0,
         "communicator_bytes": rng.choice((0, 16 * MIB)),
         "workspace_bytes": 0,

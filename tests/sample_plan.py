@@ -39,7 +39,7 @@ cluster:
   num_devices: 8
   device: {like: h100, name: small-h100, memory_bytes: 3221225472}
   links: [{name: NVLink, domain_size: 8, bytes_per_s: 1.0e+11, efficiency: 0.8, latency_s: 5.0e-6}]
-profile: {like: megatron, context_bytes: 0, communicator_bytes: 16777216, workspace_bytes: 0}
+profile: {like: megatron, memory_margin: 0.02, context_bytes: 0, communicator_bytes: 16777216, workspace_bytes: 0}
 job: {gbs: 16, seq_len: 2048}
 layout: {recompute: [none, mla_up_proj, full], cp: 1, etp: 1, mbs: 1}
 """

@@ -90,6 +90,9 @@ def test_breakdowns_add_up():
         assert terms == pytest.approx(memory.total, rel=1e-12)
         assert memory.headroom == pytest.approx(memory.capacity - memory.total)
         assert memory.headroom >= 0
+        usable = sample_instance().cluster.device.memory_bytes * 0.94 / 2**30
+        assert memory.capacity + memory.margin == pytest.approx(usable, abs=plan.memory_unit_bytes / 2**30)
+        assert memory.margin == pytest.approx(0.02 * usable)
         assert time.forward + time.backward + time.head + time.tail + time.bubble == pytest.approx(pipeline_s)
         assert 0 <= time.recomputation < time.backward
         # Rounding up adds less than one unit per table entry: five layers and two ends.

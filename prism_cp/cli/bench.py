@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     from prism_cp.benchmark.tables import Table
 
 app = typer.Typer(
-    help="Measure whole `prism-cp solve` processes, or the engine on single stage problems: times, bound, incumbent.",
+    help="Measure whole `prism-cp solve` processes, or the engine on single stage problems: times, bound, incumbent; "
+    "compare plans with published configurations.",
     epilog="Examples:\n\nprism-cp bench instances --repeats 3 --out results/instances.md\n\n"
     "prism-cp bench instances --family moe --time-limit 60\n\nprism-cp bench growth --out results/growth.md\n\n"
-    "prism-cp bench stage-problems --filter vpp2 --second-proof 600",
+    "prism-cp bench stage-problems --filter vpp2 --second-proof 600\n\n"
+    "prism-cp bench published --filter deepseek --time-limit 60",
     no_args_is_help=True,
 )
 RepeatsOption = Annotated[int, typer.Option("--repeats", help="Runs a row; the table has the median.")]
@@ -137,6 +139,47 @@ def stage_problems(
         write_whole(out.with_suffix(".json"), data)
     typer.echo(data if json else text, nl=False)
     proved = all(row.status in PROVED for row in rows)
+    raise typer.Exit(int(ExitCode.PROVED if proved else ExitCode.STOPPED_WITH_INCUMBENT))
+
+
+@app.command("published")
+def published(
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Folder of published configurations.  [default: the shipped ones]")
+    ] = None,
+    parts: Annotated[
+        list[str] | None, typer.Option("--filter", help="Only configurations with this in their name; repeatable.")
+    ] = None,
+    workers: WorkersOption = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="SECONDS", help="Of the search in every row.")
+    ] = 60.0,
+    out: OutOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Published configurations beside our plans, under the same cost model, in this process."""
+    from prism_cp.benchmark.compare_published import measure_published
+    from prism_cp.benchmark.published import published_configurations
+    from prism_cp.benchmark.published_table import published_json, published_markdown
+    from prism_cp.cli.options import search_options
+
+    options = search_options(time_limit, 0.0, workers, 0, 0)
+    chosen = published_configurations(folder, parts or ())
+    if out is not None:
+        _check_out(out)
+    with _terminable():
+        rows = measure_published(chosen, options, _speaker(quiet))
+    words = [] if folder is None else ["--folder", str(folder)]
+    words += [f"--filter={part}" for part in parts or ()]
+    words += [f"--workers={options.workers}", f"--time-limit={time_limit:g}"]
+    command = _command_text(["bench", "published", *words], out)
+    text, data = published_markdown(rows, command, time_limit), published_json(rows, command, time_limit)
+    if out is not None:
+        write_whole(out, text)
+        write_whole(out.with_suffix(".json"), data)
+    typer.echo(data if json else text, nl=False)
+    proved = all(row.plan.proved for row in rows)
     raise typer.Exit(int(ExitCode.PROVED if proved else ExitCode.STOPPED_WITH_INCUMBENT))
 
 

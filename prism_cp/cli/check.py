@@ -30,6 +30,10 @@ def check(
     read = read_plan(plan)
     chosen = instance_from_options(instance, set_, None, None, None, None, None)
 
+    if read.robust is not None:  # such a plan is stated at one end of its range of loads
+        from prism_cp.robustness.load_range import at_load
+
+        chosen = at_load(chosen, read.instance.job.expert_load)
     from prism_cp.check import check_plan
     from prism_cp.report.check_report import check_as_json, print_check
 

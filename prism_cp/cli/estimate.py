@@ -35,7 +35,7 @@ def estimate(
     ] = None,
     megatron_args: Annotated[
         Path | None,
-        typer.Option("--megatron-args", help="Megatron-LM arguments: text of --flag value, or JSON."),
+        typer.Option("--megatron-args", help="Megatron-LM arguments: text of --flag value, JSON, or YAML."),
     ] = None,
     case: Annotated[str | None, typer.Option("--case", help="Case in a JSON file of several argument lists.")] = None,
     cluster: Annotated[

@@ -25,6 +25,13 @@ from prism_cp.cli.options import (
     search_options,
 )
 from prism_cp.cli.output import data_console, print_json
+from prism_cp.cli.sensitivity import (
+    DEFAULT_RANGE,
+    DEFAULT_RESOLUTION,
+    SensitivityOptions,
+    probed,
+    sensitivity_options,
+)
 from prism_cp.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +42,9 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "Examples:\n\n"
     "prism-cp explain plan.json\n\n"
-    "prism-cp explain instances/tiny/too-small.yaml\n\n"
+    "prism-cp explain instances/tiny/infeasible-states-4.yaml\n\n"
+    "prism-cp explain plan.json --sensitivity --time-limit 30\n\n"
+    "prism-cp explain plan.json --sensitivity --constant cluster.links.1.bytes_per_s --sensitivity-range 0.25..4\n\n"
     "prism-cp explain --model llama-3.1-405b --cluster 64xh100 --gbs 128 --seq-len 8192 --json"
 )
 PLAN_MARK = "schema_version"
@@ -58,10 +67,32 @@ def explain(
     gap: GapOption = 0.0,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
+    sensitivity: Annotated[
+        bool,
+        typer.Option(
+            "--sensitivity",
+            help="Also by how much each constant may change while the layout stays optimal. Every probe is a search, "
+            "limited by --time-limit (60 s unless given); nothing is claimed between probed factors.",
+        ),
+    ] = False,
+    sensitivity_range: Annotated[
+        str, typer.Option("--sensitivity-range", metavar="LOW..HIGH", help="Factors to probe.")
+    ] = DEFAULT_RANGE,
+    resolution: Annotated[
+        float, typer.Option("--resolution", help="A change is bracketed by factors that differ by at most this share.")
+    ] = DEFAULT_RESOLUTION,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option("--constant", metavar="PATH", help="Probe only this one, e.g. job.expert_load; repeatable."),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Say why: what bounds a plan and why other layouts lost; or why nothing fits, and what would help."""
     options = search_options(time_limit, gap, workers, seed, top)
+    factors = sensitivity_options(sensitivity_range, resolution, constant)
+    if constant and not sensitivity:
+        raise UsageError(f"--constant: {', '.join(constant)} without --sensitivity (accepted: both)")
+    wanted = factors if sensitivity else None
     if source is not None and is_plan(source):
         given = {"--model": model, "--cluster": cluster, "--gbs": gbs, "--seq-len": seq_len, "--profile": profile}
         extra = [name for name, value in {**given, "--set": set_ or None}.items() if value is not None]
@@ -70,10 +101,10 @@ def explain(
         from prism_cp.plan import read_plan
 
         plan = read_plan(source)
-        if plan.status == "infeasible":
+        if plan.status == "infeasible" and wanted is None:
             _explain_infeasible(plan.instance, options, as_json=json)
         else:
-            _explain_plan(plan, as_json=json)
+            _explain_plan(plan, wanted, options, as_json=json, quiet=quiet)
         return
 
     instance = instance_from_options(source, set_, model, cluster, gbs, seq_len, profile)
@@ -86,7 +117,7 @@ def explain(
     else:
         from prism_cp.plan_builder import build_plan
 
-        _explain_plan(build_plan(instance, result), as_json=json)
+        _explain_plan(build_plan(instance, result), wanted, options, as_json=json, quiet=quiet)
     raise typer.Exit(int(code))
 
 
@@ -99,15 +130,39 @@ def is_plan(path: Path) -> bool:
     return PLAN_MARK in read_mapping(path)
 
 
-def _explain_plan(plan: Plan, *, as_json: bool) -> None:
+def _explain_plan(
+    plan: Plan, wanted: SensitivityOptions | None, options: SearchOptions, *, as_json: bool, quiet: bool
+) -> None:
+    """What bounds the plan; with `wanted` also what its layout can bear, which takes searches."""
     import json
 
     from prism_cp.report.explain_report import plan_explanation, print_plan_explanation
+    from prism_cp.report.robust_report import print_robust
+    from prism_cp.report.sensitivity_report import print_sensitivity, sensitivity_as_json
 
+    found, complete = probed(plan, wanted, options, quiet=quiet) if wanted is not None else ([], True)
     if as_json:
-        print_json(json.dumps(plan_explanation(plan), indent=2))
+        explanation = plan_explanation(plan)
+        if plan.robust is not None:
+            explanation["robust"] = plan.robust.model_dump(mode="json")
+        if wanted is not None:
+            explanation["sensitivity"] = sensitivity_as_json(
+                found,
+                low=wanted.low,
+                high=wanted.high,
+                resolution=wanted.resolution,
+                time_unit_s=plan.time_unit_s,
+                complete=complete,
+            )
+        print_json(json.dumps(explanation, indent=2))
     else:
         print_plan_explanation(plan, data_console())
+        if plan.robust is not None:
+            print_robust(plan.robust, plan.time_unit_s, data_console())
+        if wanted is not None and plan.layout is not None:
+            print_sensitivity(found, plan.layout.layout(), data_console(), complete=complete)
+    if not complete:
+        raise typer.Exit(int(ExitCode.STOPPED_WITH_INCUMBENT))
 
 
 def _explain_infeasible(instance: Instance, options: SearchOptions, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prism_cp.breakdown import Tables, rank_plans
+from prism_cp.breakdown import GIB, Tables, rank_plans
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.rank_memory import RankEstimate, rank_estimates
 from prism_cp.formulas.flops import model_flops_per_step
@@ -31,6 +31,10 @@ class Estimate:
         Where every pipeline rank spends the step, in seconds.
     barrier_s : float
         Gradient-norm all-reduce.
+    usable_gib : float
+        Memory of a device that fragmentation leaves.
+    memory_margin : float
+        Share of it that a plan would keep free against errors of the memory model.
     measured_ranks
         Pipeline ranks that a published figure is about; empty: all.
     """
@@ -41,7 +45,29 @@ class Estimate:
     tflops_per_device: float
     rank_times: tuple[RankTime, ...]
     barrier_s: float
+    usable_gib: float
+    memory_margin: float
     measured_ranks: tuple[int, ...] = ()
+
+    @property
+    def needed_gib(self) -> float:
+        """What the fullest of all ranks takes of its device: peak, driver and communicators."""
+        return max(rank.peak_gib + rank.outside_gib for rank in self.ranks)
+
+    @property
+    def needed_with_margin_gib(self) -> float:
+        """The same if the prediction is too low by as much as the profile's margin allows for."""
+        return self.needed_gib / (1 - self.memory_margin)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the prediction itself fits in the usable memory."""
+        return self.needed_gib <= self.usable_gib
+
+    @property
+    def fits_with_margin(self) -> bool:
+        """Whether a planner that keeps the margin would allow it."""
+        return self.needed_with_margin_gib <= self.usable_gib
 
     @property
     def steady_gib(self) -> float:
@@ -71,13 +97,7 @@ def estimate(configuration: Configuration) -> Estimate:
     problem = tables.problem
     pipeline_time = simulated_time(problem, assignment)
     iteration_s = (pipeline_time + problem.barrier) * instance.time_unit_s
-    plans = rank_plans(
-        tables,
-        assignment,
-        pipeline_time,
-        time_unit_s=instance.time_unit_s,
-        memory_unit_bytes=instance.memory_unit_bytes,
-    )
+    plans = rank_plans(instance, tables, assignment, pipeline_time)
     device_seconds = iteration_s * instance.cluster.num_devices
     return Estimate(
         ranks=rank_estimates(configuration, tables),
@@ -86,6 +106,8 @@ def estimate(configuration: Configuration) -> Estimate:
         tflops_per_device=float(model_flops_per_step(instance)) / device_seconds / 1e12,
         rank_times=tuple(plan.time_s for plan in plans),
         barrier_s=problem.barrier * instance.time_unit_s,
+        usable_gib=instance.cluster.device.memory_bytes * instance.profile.allocator_efficiency / GIB,
+        memory_margin=instance.profile.memory_margin,
         measured_ranks=configuration.measured_ranks,
     )
 

@@ -40,20 +40,25 @@ def _dense(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
 def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
     """Router, permuted tokens, experts, shared experts (Megatron-LM core/transformer/moe).
 
-    Per token: fp32 scores and int64 expert numbers; per token copy: the permuted input, the two expert activations, an
+    Per token: fp32 scores of all experts, int64 numbers, fp32 scores and their sum of the chosen ones, fp32
+    probabilities spread over all experts again and a one-byte map (scores by sigmoid, normalised over the chosen; a
+    softmax keeps up to 4 bytes per expert less). Per token copy: the permuted input, the two expert activations, an
     fp32 probability and an index. Plain (not gated) experts keep the activation before and after its weighting by the
     router; the all-gather dispatcher also keeps the experts' output.
     """
     copies, width, shared = token_copies(f, c), f.intermediate_size, f.shared_intermediate_size
     tensors = [
-        saved("router", (4 * f.num_experts + 8 * f.top_k) * c.split_tokens, "moe"),
+        saved("router", (9 * f.num_experts + 12 * f.top_k + 4) * c.split_tokens, "moe"),
         saved("expert_input", c.product_bytes * copies * c.hidden, "moe"),
         saved("expert_fc1_output", c.activation_input_bytes * copies * _fc1_features(f, width) / etp, "moe"),
         saved("expert_fc2_input", c.product_bytes * copies * width / etp, "moe", "moe_act", "activation_func"),
         saved("probabilities_indices", (4 + 8) * copies, "moe"),
     ]
-    if not f.gated or not c.profile.fused_gated_activation:
-        tensors.append(saved("unweighted_activation", ELEMENT_BYTES * copies * width / etp, "moe", "moe_act"))
+    separate = not c.profile.fused_gated_activation
+    if not f.gated or separate:  # gated: the activation function's output, and its product with the gate
+        outputs = 2 if f.gated else 1
+        unweighted = outputs * ELEMENT_BYTES * copies * width / etp
+        tensors.append(saved("unweighted_activation", unweighted, "moe", "moe_act"))
     if c.profile.dispatcher == "allgather":
         tensors.append(saved("expert_output", ELEMENT_BYTES * copies * c.hidden, "moe"))
     if shared != 0:
@@ -64,6 +69,9 @@ def _mixture_of_experts(f: SimpleNamespace, c: Context) -> list[SavedTensor]:
         tensors.append(saved("shared_fc1_output", shared_output, *inside))
         shared_activation = c.product_bytes * c.tokens * shared / tp
         tensors.append(saved("shared_fc2_input", shared_activation, *inside, "activation_func"))
+        if f.gated and separate:
+            ungated = ELEMENT_BYTES * c.tokens * shared / tp
+            tensors.append(saved("shared_activation_output", ungated, *inside, "activation_func"))
         if f.shared_gate:
             tensors.append(saved("ungated_shared_output", c.hidden_state + ELEMENT_BYTES * c.split_tokens, *inside))
     return tensors

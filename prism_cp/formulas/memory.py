@@ -14,12 +14,19 @@ from sympy import Expr, Integer, Max, Min
 
 from prism_cp.formulas.activations import head_tensors, kept_bytes, layer_tensors, mtp_tensors
 from prism_cp.formulas.deferred import embedding_deferred, head_deferred, layer_deferred, mtp_deferred
+from prism_cp.formulas.offload import LAYERS_ON_DEVICE, offloaded_bytes
 from prism_cp.formulas.overheads import capacity_bytes, fixed_bytes, shared_buffers
 from prism_cp.formulas.parameters import mtp_depth_weights, padded_vocabulary, part_weights, split_dense_expert
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
 from prism_cp.formulas.strategies import Strategy, layer_kind, strategies_for
-from prism_cp.formulas.symbols import expert_shard, shard, tp, zero_1, zero_2, zero_3
-from prism_cp.formulas.transients import head_transient, layer_transient, sharding_transient, weight_transient
+from prism_cp.formulas.symbols import expert_shard, is_pipelined, shard, tp, zero_1, zero_2, zero_3
+from prism_cp.formulas.transients import (
+    gathered_weights,
+    head_transient,
+    layer_transient,
+    sharding_transient,
+    weight_transient,
+)
 from prism_cp.formulas.weights import Weight
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.job import Profile
@@ -173,8 +180,11 @@ def _chain_part(name: str, instance: Instance, c: Context) -> PartMemory:
     unit = mtp_depth_weights(instance.model) if name == "mtp" else part_weights(name, instance)
     everything, *kept = kept_bytes(tensors, (NONE, *strategies))
     running = layer_transient(layer_kind(name, instance), c) + weight_transient(unit, c)
-    activation = [layers * bytes_ for bytes_ in kept]
-    transient = [running + everything - bytes_ for bytes_ in kept]
+    away = [offloaded_bytes(tensors, strategy, instance.profile.offload_modules) for strategy in strategies]
+    activation = [layers * (bytes_ - host) for bytes_, host in zip(kept, away, strict=True)]
+    transient = [
+        running + everything - bytes_ + LAYERS_ON_DEVICE * host for bytes_, host in zip(kept, away, strict=True)
+    ]
     deferred = layer_deferred(layer_kind(name, instance), instance.model.hidden_size, c)
     if name == "mtp":
         deferred += mtp_deferred(instance.model.hidden_size, c)
@@ -198,9 +208,15 @@ def _embedding_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMem
 
 
 def _head_part(instance: Instance, c: Context, vocabulary: Expr) -> PartMemory:
-    """Final norm, output projection and loss, with the logits of every multi-token-prediction depth."""
+    """Final norm, output projection and loss, with the logits of every multi-token-prediction depth.
+
+    A tied projection that is stored with the embedding is gathered by ZeRO-3 for the head, too; its whole gradient is
+    the embedding's.
+    """
     activation = kept_bytes(head_tensors(instance.model, c, vocabulary / tp), [NONE])
     transient = head_transient(c, vocabulary / tp) + sharding_transient(part_weights("head", instance), c)
+    if instance.model.tied_embeddings:
+        transient += (1 - is_pipelined) * gathered_weights(vocabulary * c.hidden / tp)
     deferred = head_deferred(1 + instance.model.num_mtp_layers, c, vocabulary / tp)
     return _part("head", instance, (NONE,), activation, [transient], deferred)
 

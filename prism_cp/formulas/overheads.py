@@ -90,6 +90,16 @@ def fixed_bytes(instance: Instance, c: Context) -> Expr:
     return fixed + profile.communicator_bytes * num_communicators(instance) + is_pipelined * 2 * c.hidden_state
 
 
-def capacity_bytes(instance: Instance) -> Expr:
+def usable_bytes(instance: Instance) -> Expr:
     """The share of the card that live tensors can fill before fragmentation stops the allocator."""
     return Integer(instance.cluster.device.memory_bytes) * exact(instance.profile.allocator_efficiency)
+
+
+def capacity_bytes(instance: Instance) -> Expr:
+    """What a plan may fill: `usable_bytes` less the profile's margin.
+
+    The margin is no reserve for anything: fragmentation, driver, communicators and workspaces have terms of their own.
+    It covers predictions that are too low. Where ``predicted = measured * (1 - margin)``, a measured peak stays inside
+    the usable bytes if the predicted one stays inside ``usable * (1 - margin)``.
+    """
+    return usable_bytes(instance) * (1 - exact(instance.profile.memory_margin))

@@ -102,6 +102,11 @@ def layer_transient(kind: LayerKind, c: Context) -> Expr:
     return c.hidden_state + largest + _gathered_input(c)
 
 
+def gathered_weights(parameters: Expr) -> Expr:
+    """Whole 16-bit weights that ZeRO-3 gathers for one unit while those of the next are prefetched."""
+    return zero_3 * 2 * ELEMENT_BYTES * parameters
+
+
 def sharding_transient(weights: Iterable[Weight], c: Context) -> Expr:
     """Whole weights and gradients of one unit that ZeRO makes for its backward pass.
 
@@ -109,7 +114,7 @@ def sharding_transient(weights: Iterable[Weight], c: Context) -> Expr:
     until they are reduced (PyTorch FSDP notes; Rajbhandari et al., arXiv 1910.02054).
     """
     parameters = sum(split_dense_expert(weights))
-    return parameters * (zero_2 * c.profile.gradient_reduce_bytes + zero_3 * 2 * ELEMENT_BYTES)
+    return zero_2 * c.profile.gradient_reduce_bytes * parameters + gathered_weights(parameters)
 
 
 def weight_transient(weights: Iterable[Weight], c: Context) -> Expr:

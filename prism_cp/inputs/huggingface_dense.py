@@ -22,6 +22,28 @@ def mistral(keys: Keys, name: str) -> Model:
     return build_model(keys, name, [layer_kind(attention, dense)] * keys.size("num_hidden_layers"), tied=False)
 
 
+def gemma(keys: Keys, name: str) -> Model:
+    bias = keys.flag("attention_bias", False)
+    attention = self_attention(keys, own_head_dim=True, qkv_bias=bias, output_bias=bias)
+    dense = DenseFeedForward(intermediate_size=keys.size("intermediate_size"))
+    return build_model(keys, name, [layer_kind(attention, dense)] * keys.size("num_hidden_layers"), tied=True)
+
+
+def gemma2(keys: Keys, name: str) -> Model:
+    """Local and global layers in turn, norms around both parts (arXiv 2408.00118)."""
+    layers = keys.size("num_hidden_layers")
+    bias = keys.flag("attention_bias", False)
+    windows = layer_windows(keys, layers, "sliding_window", "sliding_attention", lambda layer: layer % 2 == 0)
+    dense = DenseFeedForward(intermediate_size=keys.size("intermediate_size"))
+    kinds = [
+        layer_kind(
+            self_attention(keys, own_head_dim=True, window=window, qkv_bias=bias, output_bias=bias), dense, num_norms=4
+        )
+        for window in windows
+    ]
+    return build_model(keys, name, kinds, tied=True)
+
+
 def gemma3(keys: Keys, name: str) -> Model:
     layers = keys.size("num_hidden_layers")
     bias = keys.flag("attention_bias", False)
@@ -40,6 +62,16 @@ def gemma3(keys: Keys, name: str) -> Model:
     ]
     # All published sizes rely on the class default vocabulary.
     return build_model(keys, name, kinds, tied=True, vocab_size=keys.size("vocab_size", 262_208))
+
+
+def nemotron(keys: Keys, name: str) -> Model:
+    """Nemotron-4 and Minitron: squared ReLU, layer norms."""
+    bias = keys.flag("attention_bias", False)
+    attention = self_attention(keys, qkv_bias=bias, output_bias=bias)
+    width, mlp_bias = keys.size("intermediate_size"), keys.flag("mlp_bias", False)
+    dense = DenseFeedForward(intermediate_size=width, gated=False, bias=mlp_bias)
+    kinds = [layer_kind(attention, dense)] * keys.size("num_hidden_layers")
+    return build_model(keys, name, kinds, tied=False, norm="layernorm")
 
 
 def gpt2(keys: Keys, name: str) -> Model:

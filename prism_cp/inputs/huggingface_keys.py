@@ -80,13 +80,20 @@ class Keys:
                 raise self.error(key, f"entry {shown(item)}", "integers of at least 0")
         return tuple(value)
 
-    def names(self, key: str, count: int, accepted: Sequence[str]) -> list[str]:
-        """`count` names out of `accepted`; empty when the key is missing or null."""
+    def text(self, key: str) -> str | None:
+        """A text; None when missing or null."""
+        value = self._config.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self.error(key, shown(value), "text")
+        return value
+
+    def names(self, key: str, count: int | None, accepted: Sequence[str]) -> list[str]:
+        """`count` names (None: any number) out of `accepted`; empty when the key is missing or null."""
         value = self._config.get(key)
         if value is None:
             return []
-        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != count:
-            raise self.error(key, shown(value), f"a list of {count} names")
+        if not isinstance(value, Sequence) or isinstance(value, str) or count not in (None, len(value)):
+            raise self.error(key, shown(value), "a list of names" if count is None else f"a list of {count} names")
         for item in value:
             if item not in accepted:
                 raise self.error(key, f"entry {shown(item)}", ", ".join(accepted))

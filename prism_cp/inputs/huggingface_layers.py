@@ -9,9 +9,11 @@ from prism_cp.inputs.huggingface_keys import Keys
 from prism_cp.inputs.model import (
     Attention,
     FeedForward,
+    GatedDeltaNet,
     LatentAttention,
     LayerGroup,
     LayerKind,
+    Mamba2,
     Model,
     SelfAttention,
 )
@@ -39,18 +41,21 @@ def build_model(keys: Keys, name: str, layers: Sequence[LayerKind], *, tied: boo
     )
 
 
-def layer_kind(attention: Attention, feed_forward: FeedForward, num_norms: int = 2) -> LayerKind:
-    """A layer kind named attention+feed-forward, e.g. ``mla+moe`` or ``gqa-window128+dense``."""
+_MIXERS = {LatentAttention: "mla", GatedDeltaNet: "gated-delta-net", Mamba2: "mamba2"}
+
+
+def layer_kind(attention: Attention | None, feed_forward: FeedForward | None, num_norms: int = 2) -> LayerKind:
+    """A layer kind named attention+feed-forward, e.g. ``mla+moe``, ``gqa-window128+dense``, or by the one it has."""
+    parts = []
     if isinstance(attention, SelfAttention):
         heads, kv = attention.num_attention_heads, attention.num_key_value_heads
         mixer = "mha" if heads == kv else "mqa" if kv == 1 else "gqa"
-        if attention.window:
-            mixer += f"-window{attention.window}"
-    else:
-        mixer = "mla" if isinstance(attention, LatentAttention) else "gated-delta-net"
-    return LayerKind(
-        name=f"{mixer}+{feed_forward.type}", attention=attention, feed_forward=feed_forward, num_norms=num_norms
-    )
+        parts.append(f"{mixer}-window{attention.window}" if attention.window else mixer)
+    elif attention is not None:
+        parts.append(_MIXERS[type(attention)])
+    if feed_forward is not None:
+        parts.append(feed_forward.type)
+    return LayerKind(name="+".join(parts), attention=attention, feed_forward=feed_forward, num_norms=num_norms)
 
 
 def self_attention(

@@ -42,7 +42,8 @@ def _qwen_experts(keys: Keys, *, shared: bool) -> MixtureOfExperts:
     )
 
 
-def qwen3_next(keys: Keys, name: str) -> Model:
+def qwen3_next(keys: Keys, name: str, mixture: bool | None = None) -> Model:
+    """Qwen3-Next and Qwen3.5: gated delta nets, every fourth layer attention; `mixture` None: as ``moe_positions``."""
     layers = keys.size("num_hidden_layers")
     bias = keys.flag("attention_bias", False)
     full = self_attention(keys, own_head_dim=True, qkv_bias=bias, output_bias=bias, qk_norm=True, output_gate=True)
@@ -55,9 +56,10 @@ def qwen3_next(keys: Keys, name: str) -> Model:
     )
     types = keys.names("layer_types", layers, ("linear_attention", "full_attention"))
     if not types:
-        interval = keys.size("full_attention_interval")
+        # Qwen3.5 documents 4; Qwen3-Next's files say it.
+        interval = keys.size("full_attention_interval", None if mixture is None else 4)
         types = ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
-    moe = moe_positions(keys, layers)
+    moe = moe_positions(keys, layers) if mixture is None else [mixture] * layers
     experts = _qwen_experts(keys, shared=True) if any(moe) else None
     dense = None if all(moe) else DenseFeedForward(intermediate_size=keys.size("intermediate_size"))
     kinds = []
@@ -66,6 +68,27 @@ def qwen3_next(keys: Keys, name: str) -> Model:
         assert feed_forward is not None
         kinds.append(layer_kind(full if kind == "full_attention" else linear, feed_forward))
     return build_model(keys, name, kinds, tied=False)
+
+
+def glm4_moe(keys: Keys, name: str) -> Model:
+    """GLM-4.5, 4.6 and 4.7: grouped-query attention, DeepSeek's experts and prediction depths."""
+    layers, bias = keys.size("num_hidden_layers"), keys.flag("attention_bias", False)
+    attention = self_attention(keys, qkv_bias=bias, qk_norm=keys.flag("use_qk_norm", False))
+    width = keys.size("moe_intermediate_size")
+    experts = MixtureOfExperts(
+        num_experts=keys.size("n_routed_experts"),
+        top_k=keys.top_k("num_experts_per_tok", "n_routed_experts"),
+        intermediate_size=width,
+        shared_intermediate_size=width * keys.size("n_shared_experts", minimum=0),
+        num_groups=keys.optional_size("n_group") or 1,
+        topk_groups=keys.optional_size("topk_group") or 1,
+    )
+    first = keys.size("first_k_dense_replace", minimum=0)
+    dense = DenseFeedForward(intermediate_size=keys.size("intermediate_size")) if first else None
+    kinds = [layer_kind(attention, experts if layer >= first else dense) for layer in range(layers)]
+    depths = keys.size("num_nextn_predict_layers", minimum=0)
+    facts = {"num_mtp_layers": depths, "mtp_kind": kinds[-1].name} if depths else {}
+    return build_model(keys, name, kinds, tied=False, **facts)
 
 
 def mixtral(keys: Keys, name: str) -> Model:

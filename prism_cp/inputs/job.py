@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.cluster import Fraction01
+
+# Megatron-LM --offload-modules
+OffloadModule = Literal["attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"]
 
 
 class Profile(FrozenModel):
@@ -16,6 +20,7 @@ class Profile(FrozenModel):
     name: str
     # memory
     allocator_efficiency: Fraction01  # share of the card that live tensors can fill before fragmentation
+    memory_margin: Annotated[float, Field(ge=0, lt=1)]  # share of that kept free against errors of the memory model
     context_bytes: Annotated[int, Field(ge=0)]  # driver context, outside the allocator
     communicator_bytes: Annotated[int, Field(ge=0)]  # per process group of more than one rank
     workspace_bytes: Annotated[int, Field(ge=0)]  # library workspaces inside the allocator
@@ -36,6 +41,7 @@ class Profile(FrozenModel):
     fp8_in_products_only: bool = False  # weights and saved inputs stay in 16 bits, products cast them each time
     fp8_parameters: bool = False  # weights of fp8 products exist in 8 bits alone (--fp8-param-gather)
     fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
+    offload_modules: tuple[OffloadModule, ...] = ()  # what they save waits on the host; the transfers count as hidden
     fused_gated_activation: bool = True  # False: the activation function's output is kept before its product, too
     keeps_score_buffer: bool = True  # Megatron's own attention does, unless a bias (ALiBi) takes its place
     pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys
@@ -74,6 +80,11 @@ class Profile(FrozenModel):
     # planning rules
     recompute_modules: tuple[str, ...]  # modules this framework can recompute one by one
     source: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def capacity_share(self) -> Fraction:
+        """Share of the card that a plan may fill: what fragmentation leaves, less the margin."""
+        return Fraction(str(self.allocator_efficiency)) * (1 - Fraction(str(self.memory_margin)))
 
 
 class Job(FrozenModel):

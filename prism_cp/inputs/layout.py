@@ -73,3 +73,8 @@ class LayoutSpace(FrozenModel):
     def schedules(self) -> tuple[str, ...]:
         """The schedules that may be used, in the order of `SCHEDULES`."""
         return tuple(name for name in SCHEDULES if name in (self.schedule or SCHEDULES))
+
+    def pinned_to(self, layout: Layout) -> LayoutSpace:
+        """The space with every field of a layout pinned; recomputation and rules stay as they are."""
+        fields = layout.as_dict()
+        return self.model_copy(update={name: (fields[name],) for name in LayoutSpace.model_fields if name in fields})

@@ -29,7 +29,7 @@ def print_estimate(configuration: Configuration, found: Estimate, console: Conso
         f"{instance.cluster.num_devices:,} x {instance.cluster.device.name}",
         markup=False,
     )
-    console.print(_fit_line(configuration, found), markup=False)
+    console.print(_fit_line(found), markup=False)
     console.print()
     console.print("Layout  " + layout_text(PlanLayout.of(configuration.layout)), markup=False, soft_wrap=True)
     console.print(memory_table(found))
@@ -37,12 +37,12 @@ def print_estimate(configuration: Configuration, found: Estimate, console: Conso
     console.print(time_table(found))
 
 
-def _fit_line(configuration: Configuration, found: Estimate) -> str:
-    instance = configuration.instance
-    usable = instance.cluster.device.memory_bytes * instance.profile.allocator_efficiency / 2**30
-    fullest = max(rank.peak_gib + rank.outside_gib for rank in found.ranks)
-    verdict = "fits" if fullest <= usable else "does not fit"
-    return f"Fullest rank {gib(fullest)} GiB with driver and communicators: {verdict} in {gib(usable)} usable GiB"
+def _fit_line(found: Estimate) -> str:
+    verdict = "fits" if found.fits_with_margin else "fits only without the margin" if found.fits else "does not fit"
+    return (
+        f"Fullest rank {gib(found.needed_gib)} GiB with driver and communicators, {gib(found.needed_with_margin_gib)} "
+        f"with a margin of {percent(found.memory_margin)}: {verdict} in {gib(found.usable_gib)} usable GiB"
+    )
 
 
 def memory_table(found: Estimate) -> Table:
@@ -92,6 +92,12 @@ def estimate_as_json(configuration: Configuration, found: Estimate) -> str:
         "boundaries": configuration.assignment.boundaries,
         "steady_gib": found.steady_gib,
         "peak_gib": found.peak_gib,
+        "needed_gib": found.needed_gib,
+        "needed_with_margin_gib": found.needed_with_margin_gib,
+        "memory_margin": found.memory_margin,
+        "usable_gib": found.usable_gib,
+        "fits": found.fits,
+        "fits_with_margin": found.fits_with_margin,
         "iteration_s": found.iteration_s,
         "tokens_per_s_per_device": found.tokens_per_s_per_device,
         "tflops_per_device": found.tflops_per_device,

@@ -92,7 +92,8 @@ def tightest_rank(plan: Plan) -> str:
     largest = max(terms, key=lambda name: terms[name])
     return (
         f"rank {rank.rank} is fullest: {gib(memory.total)} of {gib(memory.capacity)} GiB "
-        f"({gib(memory.headroom)} free); most of it, {percent(terms[largest] / memory.total)}, is {largest}"
+        f"({gib(memory.headroom)} free, besides a margin of {percent(plan.instance.profile.memory_margin)}); "
+        f"most of it, {percent(terms[largest] / memory.total)}, is {largest}"
     )
 
 
@@ -120,8 +121,13 @@ def rank_sentence(rank: int, term: str, short_gib: float, memory_gib: dict[str, 
     """One rank's shortage in words."""
     return (
         f"rank {rank} is {gib(short_gib)} GiB short: it needs {gib(memory_gib['total'])} of "
-        f"{gib(memory_gib['capacity'])} GiB at least, most of it {TERM_TEXTS.get(term, term)}"
+        f"{gib(memory_gib['capacity'])} GiB at least{_margin_text(memory_gib['margin'])}, most of it "
+        f"{TERM_TEXTS.get(term, term)}"
     )
+
+
+def _margin_text(margin_gib: float) -> str:
+    return f" (a margin of {gib(margin_gib)} GiB is kept free)" if margin_gib else ""
 
 
 def relaxation_sentence(relaxation: Relaxation, time_unit_s: float) -> str:

@@ -55,6 +55,8 @@ def closest_layouts(instance: Instance, *, limit: int = MOST_LAYOUTS) -> list[La
     examined exactly, each by the plan whose worst rank overshoots least.
     """
     from prism_cp.cp.explain import explain_infeasible
+    from prism_cp.formulas.evaluate import exact_function
+    from prism_cp.formulas.overheads import capacity_bytes, usable_bytes
     from prism_cp.integer_tables import CostModel, build_stage_problem
     from prism_cp.layouts.admissible import AdmissibleLayouts, layout_at
 
@@ -63,6 +65,7 @@ def closest_layouts(instance: Instance, *, limit: int = MOST_LAYOUTS) -> list[La
     cells = np.arange(min(len(admissible.cells["tp"]), MOST_CELLS))
     columns, _ = admissible.expand(cells)
     order = np.argsort(_least_need(model.evaluate(columns), columns, instance), kind="stable")
+    [margin] = exact_function([usable_bytes(instance) - capacity_bytes(instance)], ())()
     found = []
     for index in order[:limit]:
         layout = layout_at(columns, int(index))
@@ -72,7 +75,7 @@ def closest_layouts(instance: Instance, *, limit: int = MOST_LAYOUTS) -> list[La
                 shortage.rank,
                 shortage.term,
                 shortage.short_by * instance.memory_unit_bytes / GIB,
-                _row_gib(shortage.row, instance.memory_unit_bytes),
+                {**_row_gib(shortage.row, instance.memory_unit_bytes), "margin": float(margin / GIB)},
             )
             for shortage in shortages
             if shortage.row is not None

@@ -120,7 +120,7 @@ def recomputation_text(stage: VirtualStagePlan) -> str:
 
 def memory_table(plan: Plan) -> Table:
     """One row per rank: memory at its fullest moment, and how busy it is."""
-    table = Table(title="Ranks (GiB at the fullest moment)", title_justify="left")
+    table = Table(title=f"Ranks (GiB at the fullest moment{_margin_text(plan)})", title_justify="left")
     for column in (
         "rank",
         "live",
@@ -137,6 +137,14 @@ def memory_table(plan: Plan) -> Table:
     for rank in plan.ranks:
         table.add_row(*_memory_row(rank, plan))
     return table
+
+
+def _margin_text(plan: Plan) -> str:
+    margin = plan.instance.profile.memory_margin
+    if not plan.ranks or not margin:
+        return "; without a margin" if plan.ranks else ""
+    memory = plan.ranks[0].memory_gib
+    return f"; {gib(memory.capacity)} of {gib(memory.capacity + memory.margin)} after a margin of {percent(margin)}"
 
 
 def _memory_row(rank: RankPlan, plan: Plan) -> list[str]:

@@ -111,7 +111,7 @@ class Front:
         self.base = load(())
         self.points: dict[int, FrontPoint] = {}
         self.skipped: list[str] = []
-        self._efficiency = Fraction(str(self.base.profile.allocator_efficiency))
+        self._share = self.base.profile.capacity_share
         self.values = sorted(set(values), reverse=True) if values is not None else None
         if self.values is None and axis != "memory":
             self.values = self._chosen_values()
@@ -205,12 +205,12 @@ class Front:
     # -- memory --------------------------------------------------------------------------------------------------------
 
     def units_of(self, memory_bytes: int) -> int:
-        """Memory units that live tensors may fill on a device of that size."""
-        return math.floor(memory_bytes * self._efficiency / self.base.memory_unit_bytes)
+        """Memory units that a plan may fill on a device of that size."""
+        return math.floor(memory_bytes * self._share / self.base.memory_unit_bytes)
 
     def bytes_for(self, units: int) -> int:
-        """The smallest device memory, in bytes, on which that many units are usable."""
-        return math.ceil(units * self.base.memory_unit_bytes / self._efficiency)
+        """The smallest device memory, in bytes, on which a plan may fill that many units."""
+        return math.ceil(units * self.base.memory_unit_bytes / self._share)
 
     def needs_bytes(self, point: FrontPoint) -> int | None:
         """The smallest device memory the point's plan runs on."""

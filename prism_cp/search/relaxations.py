@@ -13,6 +13,7 @@ from prism_cp.search.solve import solve_instance
 
 MOST_DOUBLINGS = 6
 CAPACITY_STEPS = 12
+MARGIN_STEPS = 8  # parts that the margin is divided in
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,13 @@ def cheapest_relaxations(instance: Instance, options: SearchOptions | None = Non
     """Changes that make an infeasible instance feasible, fastest plan first.
 
     Tried: opening each pinned layout field alone, then all of them; every recomputation the profile knows; more devices
-    (doubling, then the smallest doubling that fits); a larger memory cap (the least of a geometric grid that fits).
+    (doubling, then the smallest doubling that fits); a larger memory cap (the least of a geometric grid that fits); a
+    smaller margin for errors of the memory model (the largest of a grid that fits).
     """
     options = replace(options or SearchOptions(), top_k=0)
     found = [
         relaxation
-        for attempt in (_open_fields, _more_devices, _larger_capacity)
+        for attempt in (_open_fields, _more_devices, _larger_capacity, _smaller_margin)
         for relaxation in attempt(instance, options)
     ]
     return sorted(found, key=lambda relaxation: relaxation.result.objective or 0)
@@ -132,3 +134,29 @@ def _bisect(
         else:
             high, result = middle, attempt
     return result, high
+
+
+def _smaller_margin(instance: Instance, options: SearchOptions) -> Iterator[Relaxation]:
+    """The largest margin that fits, of zero and the whole permille nearest below equal parts of the present one."""
+    profile = instance.profile
+
+    def with_margin(margin: float) -> Instance:
+        return instance.model_copy(update={"profile": profile.model_copy(update={"memory_margin": margin})})
+
+    grid = sorted({int(profile.memory_margin * 1000 * part / MARGIN_STEPS) / 1000 for part in range(MARGIN_STEPS)})
+    if not profile.memory_margin or (result := _try(with_margin(0.0), options)) is None:
+        return
+    low, high = 0, len(grid)  # grid[low] fits, what is from high on does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        attempt = _try(with_margin(grid[middle]), options)
+        if attempt is None:
+            high = middle
+        else:
+            low, result = middle, attempt
+    yield Relaxation(
+        f"profile.memory_margin={grid[low]}",
+        f"a margin of {100 * grid[low]:.1f} % instead of {100 * profile.memory_margin:.1f} % for errors of the memory "
+        "model, at the risk of running out of memory",
+        result,
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 from prism_cp.validation.residuals import READING, RESIDUALS
 from prism_cp.validation.statistics import ErrorStatistics
-from prism_cp.validation.summary import Group, Summary
+from prism_cp.validation.summary import Group, OutOfMemory, Summary
 from prism_cp.validation.validate import Prediction
 
 _QUANTITIES = (
@@ -26,7 +26,7 @@ def rows_csv(found: Sequence[Prediction]) -> str:
     """One line a row: its columns and the predicted ones; files with other columns are widened."""
     rows = [item.columns() for item in found]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    predicted = [name for name in names if name.startswith("predicted_") or name == "skipped"]
+    predicted = [name for name in names if name.startswith("predicted_") or name in ("profile", "skipped")]
     names = [name for name in names if name not in predicted] + predicted
     text = io.StringIO()
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
@@ -53,9 +53,7 @@ def summary_text(summary: Summary, *, groups: Sequence[str] = ("family", "source
         for field, title in _QUANTITIES:
             lines += _table(f"{title} by {key}", field, summary.groups[key])
     lines += _rankings(summary)
-    if summary.out_of_memory.rows:
-        failed = summary.out_of_memory
-        lines += [f"Runs out of memory: {failed.rows}, of which {failed.predicted} are predicted not to fit.", ""]
+    lines += _margins(summary) + _out_of_memory(summary.out_of_memory)
     if summary.reasons:
         lines += ["### Skipped", "", "| source | rows | reason |", "|---|---|---|"]
         lines += [f"| {source} | {count} | {_cell(reason)} |" for source, reason, count in summary.reasons]
@@ -101,6 +99,29 @@ def _rankings(summary: Summary) -> list[str]:
     if pairs:
         lines.append(f"| all | | {pairs} | {100 * ordered / pairs:.1f} % | | |")
     return [*lines, ""]
+
+
+def _margins(summary: Summary) -> list[str]:
+    if not summary.margins:
+        return []
+    lines = ["### Memory predicted too low, by profile (share of the measured), and the margin plans keep", ""]
+    lines += ["| profile | n | p95 | p99 | largest | margin |", "|---|---|---|---|---|---|"]
+    for item in summary.margins:
+        low = item.under_prediction
+        shares = [f"{100 * value:.2f} %" for value in (low.p95, low.p99, low.largest, item.margin)]
+        lines.append(f"| {_cell(item.profile)} | {low.count} | {' | '.join(shares)} |")
+    return [*lines, ""]
+
+
+def _out_of_memory(found: OutOfMemory) -> list[str]:
+    if not found.rows:
+        return []
+    return [
+        f"Runs out of memory: {found.rows}, of which {found.predicted} are predicted not to fit, and "
+        f"{found.predicted_with_margin} would not be planned with the margin. Runs that fitted: {found.ran}, of which "
+        f"{found.refused} are predicted not to fit, and {found.refused_with_margin} would not be planned.",
+        "",
+    ]
 
 
 def _cell(text: str) -> str:

@@ -122,8 +122,11 @@ def _read(path: Path) -> list[Row]:
                     accepted = f"{len(columns)} fields, as in the first line"
                     raise UsageError(f"{path}: line {reader.line_num}: wrong number of fields (accepted: {accepted})")
                 rows.append(Row({str(key): str(value) for key, value in values.items()}, path, reader.line_num))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: cannot be read as CSV: {error}") from error
+    except OSError as error:
+        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise UsageError(f"{path}: {reason} (accepted: a CSV file of measurements)") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: is no CSV text: {error} (accepted: comma-separated columns in UTF-8)") from error
     if not rows:
         raise UsageError(f"{path}: holds no rows (accepted: a first line of column names, then one line a run)")
     return rows

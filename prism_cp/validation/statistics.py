@@ -49,6 +49,29 @@ def error_statistics(pairs: Sequence[tuple[float, float]]) -> ErrorStatistics | 
 
 
 @dataclass(frozen=True)
+class UnderPrediction:
+    """By how much measured values exceed predicted ones, as fractions of the measured; 0 where they do not.
+
+    Attributes
+    ----------
+    count
+    p95, p99, largest
+    """
+
+    count: int
+    p95: float
+    p99: float
+    largest: float
+
+
+def under_prediction(pairs: Sequence[tuple[float, float]]) -> UnderPrediction:
+    """Of (predicted, measured) pairs, at least one; percentiles are interpolated."""
+    lacking = np.array([max(0.0, 1 - predicted / measured) for predicted, measured in pairs])
+    p95, p99 = np.percentile(lacking, (95, 99))
+    return UnderPrediction(len(pairs), float(p95), float(p99), float(lacking.max()))
+
+
+@dataclass(frozen=True)
 class Ranking:
     """How predictions order the rows of one section.
 

@@ -7,8 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from prism_cp.inputs.catalog import catalog_entry, catalog_names
 from prism_cp.validation.families import precision_name
-from prism_cp.validation.statistics import ErrorStatistics, Ranking, error_statistics, ranking
+from prism_cp.validation.statistics import (
+    ErrorStatistics,
+    Ranking,
+    UnderPrediction,
+    error_statistics,
+    ranking,
+    under_prediction,
+)
 from prism_cp.validation.validate import Prediction
 
 Pairs = list[tuple[float, float]]
@@ -32,10 +40,25 @@ class Group:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """Runs that did not fit, and how many of them are predicted not to."""
+    """Runs that did not fit, and how many of them are predicted not to: by the prediction itself, and with the margin
+    that a plan keeps. `ran` counts the runs that did fit and were predicted; `refused` and `refused_with_margin` how
+    many of those are predicted not to."""
 
     rows: int
     predicted: int
+    predicted_with_margin: int
+    ran: int
+    refused: int
+    refused_with_margin: int
+
+
+@dataclass(frozen=True)
+class Margin:
+    """A profile's margin beside the memory that its rows were predicted too low by."""
+
+    profile: str
+    margin: float
+    under_prediction: UnderPrediction
 
 
 @dataclass(frozen=True)
@@ -47,6 +70,7 @@ class Summary:
     groups: dict[str, tuple[Group, ...]]  # by what they are grouped by
     rankings: tuple[Ranking, ...]
     out_of_memory: OutOfMemory
+    margins: tuple[Margin, ...]
     reasons: tuple[tuple[str, str, int], ...]  # source, reason, rows
 
     def as_dict(self) -> dict[str, Any]:
@@ -63,16 +87,41 @@ def summarize(found: Sequence[Prediction]) -> Summary:
         "precision": lambda item: f"{item.source}: {precision_name(item.row)}",
     }
     without = [item for item in found if item.skipped]
-    failed = [item for item in found if item.measured.out_of_memory and not item.skipped]
     reasons = Counter((item.source, _short(item.skipped)) for item in without)
     return Summary(
         rows=len(found),
         skipped=len(without),
         groups={name: _groups(found, key) for name, key in keys.items()},
         rankings=_rankings(found),
-        out_of_memory=OutOfMemory(len(failed), sum(item.fits is False for item in failed)),
+        out_of_memory=_out_of_memory(found),
+        margins=_margins(found),
         reasons=tuple((source, reason, count) for (source, reason), count in reasons.most_common()),
     )
+
+
+def _out_of_memory(found: Sequence[Prediction]) -> OutOfMemory:
+    known = [item for item in found if item.fits is not None]
+    failed = [item for item in known if item.measured.out_of_memory]
+    ran = [item for item in known if not item.measured.out_of_memory]
+    return OutOfMemory(
+        rows=len(failed),
+        predicted=sum(not item.fits for item in failed),
+        predicted_with_margin=sum(not item.fits_with_margin for item in failed),
+        ran=len(ran),
+        refused=sum(not item.fits for item in ran),
+        refused_with_margin=sum(not item.fits_with_margin for item in ran),
+    )
+
+
+def _margins(found: Sequence[Prediction]) -> tuple[Margin, ...]:
+    """Of every profile that some row's memory was predicted with, in order of name."""
+    margins = []
+    for name in catalog_names("profiles"):
+        pairs = memory_pairs([item for item in found if item.profile == name])
+        if pairs:
+            margin = float(catalog_entry("profiles", name)["memory_margin"])
+            margins.append(Margin(name, margin, under_prediction(pairs)))
+    return tuple(margins)
 
 
 def _model(item: Prediction) -> str:

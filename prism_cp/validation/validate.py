@@ -18,9 +18,11 @@ PREDICTED_COLUMNS = (
     "predicted_memory_gib",
     "predicted_steady_gib",
     "predicted_fits",
+    "predicted_fits_with_margin",
     "predicted_iteration_s",
     "predicted_tflops_per_device",
     "predicted_tflop_per_token",
+    "profile",
     "skipped",
 )
 
@@ -36,7 +38,12 @@ class Prediction:
     memory_gib
         In the meaning of the row's `memory_kind`.
     fits
-        Whether peak memory and what lies outside of the framework's allocator fit in the usable capacity.
+        Whether peak memory and what lies outside of the framework's allocator fit in the usable capacity: the
+        prediction itself, without the margin that a plan keeps.
+    fits_with_margin
+        Whether a planner that keeps the margin would allow the configuration.
+    profile
+        Framework profile of the catalogue that the row was predicted with.
     tflop_per_token
         Of rows that state FLOPs per token; the other predictions are None there.
     """
@@ -50,9 +57,11 @@ class Prediction:
     memory_gib: float | None = None
     steady_gib: float | None = None
     fits: bool | None = None
+    fits_with_margin: bool | None = None
     iteration_s: float | None = None
     tflops_per_device: float | None = None
     tflop_per_token: float | None = None
+    profile: str = ""
 
     def columns(self) -> dict[str, str]:
         """The row's columns and the predicted ones, as text."""
@@ -60,10 +69,12 @@ class Prediction:
         predicted = {
             "predicted_memory_gib": _text(self.memory_gib),
             "predicted_steady_gib": _text(self.steady_gib),
-            "predicted_fits": "" if self.fits is None else str(self.fits).lower(),
+            "predicted_fits": _text_of_bool(self.fits),
+            "predicted_fits_with_margin": _text_of_bool(self.fits_with_margin),
             "predicted_iteration_s": _text(self.iteration_s),
             "predicted_tflops_per_device": _text(self.tflops_per_device),
             "predicted_tflop_per_token": _text(self.tflop_per_token),
+            "profile": self.profile,
             "skipped": self.skipped,
         }
         return values | predicted
@@ -71,6 +82,10 @@ class Prediction:
 
 def _text(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
+
+
+def _text_of_bool(value: bool | None) -> str:
+    return "" if value is None else str(value).lower()
 
 
 def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
@@ -126,7 +141,6 @@ def _measured(row: Row) -> Measured:
 
 
 def _predicted(row: Row, run: Configuration, result: Estimate) -> Prediction:
-    capacity = run.instance.cluster.device.memory_bytes * run.instance.profile.allocator_efficiency / 2**30
     return Prediction(
         row=row,
         family=family_name(row, run.instance.model),
@@ -135,9 +149,11 @@ def _predicted(row: Row, run: Configuration, result: Estimate) -> Prediction:
         measured=measured(row, run.instance.job.seq_len),
         memory_gib=memory_of(row, run, result),
         steady_gib=result.steady_gib,
-        fits=all(rank.peak_gib + rank.outside_gib <= capacity for rank in result.ranks),
+        fits=result.fits,
+        fits_with_margin=result.fits_with_margin,
         iteration_s=result.iteration_s,
         tflops_per_device=result.tflops_per_device,
+        profile=run.instance.profile.name,
     )
 
 

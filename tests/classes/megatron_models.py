@@ -5,14 +5,18 @@ Nothing here changes which tensors a layer saves. What the release wants of CUDA
 - ``torch.cuda.current_device`` for small buffers (rotary tables, router statistics),
 - a random state of CUDA for dropout under tensor parallelism (``get_cuda_rng_tracker``),
 - a side stream on which the all-to-all dispatcher copies token counts to the host,
-- names that only exist when Transformer Engine is installed (``te_general_gemm``, ``TELinear``),
-- for latent attention an attention core that takes two head sizes, which only Transformer Engine's does.
+- names that only exist when Transformer Engine is installed (``te_general_gemm``, ``TELinear``, and in recomputation
+  those of its fp8 state),
+- for latent attention an attention core that takes two head sizes, which only Transformer Engine's does,
+- the ``grouped_gemm`` package for experts in one product.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +24,13 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+from megatron.core.tensor_parallel import random
 from megatron.core.transformer import multi_latent_attention
-from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe import grouped_gemm_util, moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.torch_norm import WrappedTorchNorm
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from prism_cp.inputs.model import DenseFeedForward, LatentAttention, LayerKind, Model, SelfAttention
 
@@ -40,22 +46,65 @@ class HostStream:
     def synchronize(self) -> None: ...
 
 
+class GroupedProduct(torch.autograd.Function):
+    """Products of consecutive rows with one matrix each; saves what grouped_gemm/ops.py ``GroupedGemm`` saves."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, matrices: torch.Tensor, counts: torch.Tensor, _: bool) -> torch.Tensor:
+        ctx.save_for_backward(rows, matrices, counts)
+        pieces = zip(rows.split(counts.tolist()), matrices, strict=True)
+        return torch.cat([piece @ matrix for piece, matrix in pieces])
+
+
+class GroupedGemm:
+    """The function of the ``grouped_gemm`` package that megatron-core calls."""
+
+    @staticmethod
+    def gmm(rows: torch.Tensor, matrices: torch.Tensor, counts: torch.Tensor, trans_b: bool = False) -> torch.Tensor:
+        return GroupedProduct.apply(rows, matrices, counts, trans_b)
+
+
+def _norm(_: type, config: TransformerConfig, hidden_size: int, eps: float = 1e-5, **__: Any) -> torch.nn.Module:
+    """megatron-core's choice of PyTorch's norm, without its refusal of sequence parallelism (a gradient reduction)."""
+    kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
+    return kind(hidden_size, eps=eps)
+
+
 @contextlib.contextmanager
-def megatron_on_cpu() -> Iterator[None]:
-    """One rank, and stand-ins for what needs CUDA."""
+def megatron_on_cpu(tp: int = 1, ep: int = 1, etp: int | None = None) -> Iterator[None]:
+    """The first rank of so many tensor, expert and expert-tensor parallel ones, and stand-ins for what needs CUDA.
+
+    With several ranks collectives return tensors of the right shape and move nothing: shapes are all that is counted.
+    """
     host = HostStream()
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    world = math.lcm(tp, ep * (etp or tp))
+    backend, store = ("fake", FakeStore()) if world > 1 else ("gloo", torch.distributed.HashStore())
+    torch.distributed.init_process_group(backend, store=store, rank=0, world_size=world)
     patch = pytest.MonkeyPatch()
+    patch.setattr(WrappedTorchNorm, "__new__", _norm)
     patch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
     patch.setattr(torch.cuda, "Stream", lambda *_, **__: host)
     patch.setattr(torch.cuda, "current_stream", lambda *_, **__: host)
     patch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-    patch.setattr(CudaRNGStatesTracker, "fork", lambda *_, **__: contextlib.nullcontext())
+    patch.setattr(random.CudaRNGStatesTracker, "fork", lambda *_, **__: contextlib.nullcontext())
+    patch.setattr(random, "_get_cuda_rng_state", lambda *_, **__: torch.get_rng_state())
+    patch.setattr(random, "_set_cuda_rng_state", lambda *_, **__: None)
+    no_fp8 = SimpleNamespace(is_fp8_enabled=lambda: False)
+    patch.setattr(random, "FP8GlobalStateManager", no_fp8, raising=False)
+    patch.setattr(random, "activation_recompute_forward", lambda **_: contextlib.nullcontext(), raising=False)
+    patch.setattr(grouped_gemm_util, "assert_grouped_gemm_is_available", lambda: None)
+    patch.setattr(grouped_gemm_util, "ops", GroupedGemm)
     patch.setattr(moe_utils, "te_general_gemm", None, raising=False)
     patch.setattr(multi_latent_attention, "TELinear", ())
     try:
-        parallel_state.initialize_model_parallel()
-        yield
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=tp,
+            expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=etp,
+            create_gloo_process_groups=False,
+        )
+        with torch.compiler.set_stance("force_eager"):
+            yield
     finally:
         parallel_state.destroy_model_parallel()
         torch.distributed.destroy_process_group()
@@ -102,6 +151,7 @@ def configuration(kind: LayerKind, model: Model, **changes: Any) -> TransformerC
         "bias_dropout_fusion": False,
         "gradient_accumulation_fusion": False,
         "masked_softmax_fusion": False,
+        "bias_activation_fusion": feed_forward.gated or getattr(feed_forward, "bias", False),
     }
     if isinstance(feed_forward, DenseFeedForward):
         options["ffn_hidden_size"] = feed_forward.intermediate_size
@@ -142,7 +192,7 @@ def layer_specification(config: TransformerConfig, *, fused_attention: bool = Tr
     """megatron-core's own layers (not Transformer Engine's), by default with a fused attention kernel."""
     spec = get_gpt_layer_local_spec(
         num_experts=config.num_moe_experts,
-        moe_grouped_gemm=False,
+        moe_grouped_gemm=config.moe_grouped_gemm,
         qk_layernorm=config.qk_layernorm,
         multi_latent_attention=config.multi_latent_attention,
         normalization=config.normalization,

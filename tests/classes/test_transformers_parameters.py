@@ -6,7 +6,9 @@ import pytest
 
 from prism_cp.formulas.parameters import model_parameters
 from prism_cp.inputs.catalog import catalog_entry, catalog_names
+from prism_cp.inputs.huggingface import model_from_huggingface, supported_families
 from prism_cp.inputs.model import DenseFeedForward, Model, SelfAttention
+from tests.classes.families import FAMILIES
 from tests.classes.formula_counts import catalog_model, formula_parameters
 
 # Models that the catalogue writes out in layer groups. Whoever adds one says here which public class has its shape.
@@ -36,6 +38,16 @@ CONFIGURED = [name for name in catalog_names("models") if "huggingface" in catal
 def test_every_model_of_the_catalogue_is_counted_in_some_class() -> None:
     assert set(catalog_names("models")) == {*CONFIGURED, *NEMOTRON, *MEGATRON}
     assert not {*CONFIGURED} & {*NEMOTRON, *MEGATRON}
+
+
+# Their language model is one of the other families under text_config.
+NESTED = {"gemma3", "llama4", "qwen3_5", "qwen3_5_moe"}
+
+
+def test_every_family_is_counted_in_its_class() -> None:
+    in_catalogue = {catalog_entry("models", name)["huggingface"]["model_type"] for name in CONFIGURED}
+    beside = {config["model_type"] for config in FAMILIES.values()}
+    assert set(supported_families()) == in_catalogue | beside | NESTED
 
 
 @pytest.fixture
@@ -82,3 +94,12 @@ def test_nemotron_4_equals_its_class(name: str) -> None:
         "tie_word_embeddings": model.tied_embeddings,
     }
     compare(model, class_on_meta(config))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_transformers")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_family_equals_its_class(name: str) -> None:
+    from tests.classes.transformers_classes import class_on_meta
+
+    compare(model_from_huggingface(FAMILIES[name], name), class_on_meta(FAMILIES[name]))

@@ -14,9 +14,10 @@ SAME_CLASS = {"kimi_k2": "deepseek_v3"}
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.(.*)")
 _PARTS = {
-    "attention": {"self_attn", "attn", "attention", "self_attention", "linear_attn"},
+    "attention": {"self_attn", "attn", "attention", "self_attention", "linear_attn", "mamba"},
     "feed_forward": {"mlp", "feed_forward", "block_sparse_moe"},
 }
+_INSIDE_FEED_FORWARD = re.compile(r"mixer\.(up_proj|down_proj|gate|experts|shared_experts)\.")
 
 
 def class_on_meta(config: dict[str, Any], **changes: Any) -> torch.nn.Module:
@@ -31,6 +32,8 @@ def class_on_meta(config: dict[str, Any], **changes: Any) -> torch.nn.Module:
 def layer_part(name: str) -> str:
     """``attention``, ``feed_forward`` or ``norms``, from a parameter's name inside its layer."""
     first = name.split(".")[0]
+    if first == "mixer":  # families whose layers are one block each
+        return "feed_forward" if _INSIDE_FEED_FORWARD.match(name) else "attention"
     for part, names in _PARTS.items():
         if first in names:
             return part

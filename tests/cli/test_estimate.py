@@ -39,6 +39,23 @@ def test_tables_name_every_term(capsys: pytest.CaptureFixture[str]) -> None:
         assert word in text
 
 
+def test_memory_is_stated_with_and_without_the_margin(capsys: pytest.CaptureFixture[str]) -> None:
+    estimate(INSTANCE, [*PINS, "profile.memory_margin=0.1"], json=True)
+    found = json.loads(capsys.readouterr().out)
+    needed = max(rank["peak_gib"] + rank["outside_gib"] for rank in found["ranks"])
+    assert found["needed_gib"] == pytest.approx(needed)
+    assert found["needed_with_margin_gib"] == pytest.approx(needed / 0.9)
+    assert (found["fits"], found["fits_with_margin"]) == (True, True)
+    efficiency = load_instance(INSTANCE).profile.allocator_efficiency
+    room = round(1.05 * needed / efficiency * 2**30)  # between the prediction and the prediction with its margin
+    tight = [*PINS, "profile.memory_margin=0.1", f"cluster.device.memory_bytes={room}"]
+    estimate(INSTANCE, tight, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert (found["fits"], found["fits_with_margin"]) == (True, False)
+    estimate(INSTANCE, tight)
+    assert "fits only without the margin in" in capsys.readouterr().out
+
+
 def test_plan_and_its_estimate_agree_on_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from prism_cp.plan_builder import build_plan
 

@@ -10,7 +10,9 @@ import pytest
 
 from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
+from prism_cp.estimation.estimate import estimate
 from prism_cp.estimation.megatron_arguments import (
+    Arguments,
     UnsupportedArgument,
     configuration_from_arguments,
     flags,
@@ -184,3 +186,175 @@ def test_unusable_values_are_refused_never_crash(framework: str) -> None:
             except PrismError:
                 refused += 1
     assert refused > len(UNDERSTOOD) // 2
+
+
+YAML_FORM = """
+language_model:
+  num_layers: 12
+  hidden_size: 512
+  num_attention_heads: 8
+  num_query_groups: 2
+  ffn_hidden_size: 1344
+  kv_channels: null
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  add_bias_linear: False
+  gated_linear_unit: False
+  activation_func: swiglu
+  num_moe_experts: 8
+  bias_swiglu_fusion: False
+  masked_softmax_fusion: True
+  normalization: RMSNorm
+  moe_router_topk: 2
+  moe_layer_freq: [0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
+  recompute_granularity: selective
+  recompute_modules: [moe, layernorm]
+  fp8: null
+model_parallel:
+  tensor_model_parallel_size: 2
+  sequence_parallel: True
+  bf16: True
+  gradient_accumulation_fusion: True
+  cpu_offloading: False
+  cpu_offloading_activations: True
+  cpu_offloading_num_layers: 0
+position_embedding_type: rope
+untie_embeddings_and_output_weights: True
+seq_length: 1024
+micro_batch_size: 4
+global_batch_size: 32
+rampup_batch_size: [32, 32, 65324160]
+tokenizer_type: GPT2BPETokenizer
+use_distributed_optimizer: True
+scatter_gather_tensors_in_pipeline: True
+"""
+SAME_AS_TEXT = """
+--num-layers 12 --hidden-size 512 --num-attention-heads 8 --group-query-attention --num-query-groups 2
+--ffn-hidden-size 1344 --hidden-dropout 0 --attention-dropout 0 --disable-bias-linear --swiglu --num-experts 8
+--no-bias-swiglu-fusion --normalization RMSNorm --moe-router-topk 2 --moe-layer-freq ([0]*1+[1]*11)
+--recompute-granularity selective --recompute-modules moe layernorm --tensor-model-parallel-size 2 --sequence-parallel
+--bf16 --position-embedding-type rope --untie-embeddings-and-output-weights --seq-length 1024 --micro-batch-size 4
+--global-batch-size 32 --tokenizer-type GPT2BPETokenizer --use-distributed-optimizer
+"""
+
+
+def from_file(path: Path) -> Configuration:
+    return configuration_from_arguments(read_arguments(path), cluster="h100", num_devices=8)
+
+
+def test_yaml_form_says_the_same_as_flags(tmp_path: Path) -> None:
+    yaml, text, nested = tmp_path / "run.yaml", tmp_path / "run.txt", tmp_path / "case.yml"
+    yaml.write_text(YAML_FORM)
+    text.write_text(SAME_AS_TEXT)
+    nested.write_text("ENV_VARS: {SKIP: 1}\nMODEL_ARGS:\n" + "".join(f"  --{k}: {v}\n" for k, v in BASE.items()))
+    assert from_file(yaml) == from_file(text)
+    assert from_file(yaml).instance.model.num_layers == 12
+    assert from_file(nested) == configuration()
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("no_such_value: 3", "--no-such-value 3: unknown flag"),
+        ("fsdp_double_buffer: True", "--fsdp-double-buffer"),
+        ("cpu_offloading: True", "--cpu-offloading"),
+        ("trainer: {steps: 3}", "trainer is a mapping"),
+        ("activation_func: relu", "activation_func 'relu'"),
+        ("recompute_modules: [{moe: 1}]", "recompute_modules"),
+    ],
+)
+def test_yaml_form_refuses_by_name(tmp_path: Path, line: str, named: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("num_layers: 2\n" + line)
+    with pytest.raises(PrismError, match=re.escape(named)):
+        from_file(path)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "zero"), [("no_shard", 0), ("optim", 1), ("optim_grads", 2), ('"optim_grads_params"', 3)]
+)
+def test_megatron_fsdp_strategies_are_the_stages_of_zero(strategy: str, zero: int) -> None:
+    flags_ = {"use_megatron_fsdp": "true", "data_parallel_sharding_strategy": strategy}
+    run = configuration(**flags_, megatron_fsdp_grad_comm_dtype="bf16", init_model_with_meta_device="true")
+    assert run.layout.zero == zero
+    assert (run.instance.profile.gradient_bytes, run.instance.profile.gradient_reduce_bytes) == (4, 2)
+
+
+def test_dualpipev_places_two_pieces_on_a_rank() -> None:
+    run = configuration(pipeline_model_parallel_size="2", schedules_method="dualpipev", global_batch_size="64")
+    assert (run.layout.schedule, run.layout.vpp) == ("dualpipev", 2)
+    bounds = run.assignment.boundaries
+    assert tuple(b - a for a, b in itertools.pairwise(bounds)) == (3, 3, 3, 3)
+    assert estimate(run).iteration_s > 0
+
+
+# Features that change memory or time and are not modelled: each is refused with its flag and the reason.
+NOT_MODELLED = {
+    "layer-wise optimizer": ("use_layer_wise_distributed_optimizer", "true", "layer-wise distributed optimizer"),
+    "optimizer without momenta": ("optimizer", "sgd", "is not modelled"),
+    "copies of optimizer states": ("enable_optimizer_state_local_copy", "true", "copies of optimizer states"),
+    "sharding over two levels": ("num_distributed_optimizer_instances", "2", "Megatron-FSDP"),
+    "outer sharding": ("outer_dp_sharding_strategy", "optim", "is not modelled"),
+    "double buffers": ("fsdp_double_buffer", "true", "persistent buffers"),
+    "FSDP2": ("use_torch_fsdp2", "true", "FSDP2"),
+    "activation offload of unknown modules": ("offload_modules", "[dense_fc1]", "qkv_linear"),
+    "activation offload of an output that stays": ("offload_modules", "[attn_proj]", "only with core_attn"),
+    "activation offload by layer": ("cpu_offloading", "true", "offloading of activations"),
+    "activation swap": ("swap_attention", "true", "offloading of activations"),
+    "swap in latent attention": ("mla_swap_core_attn_out", "true", "offloading of activations"),
+    "two-dimensional tensor parallelism": ("tp_2d", "true", "two-dimensional tensor parallelism"),
+    "nd matmul": ("use_nd_matmul", "true", "two-dimensional tensor parallelism"),
+    "other schedule": ("schedules_method", "zb", "dualpipev"),
+    "uneven DualPipeV": ("num_layer_list", "5,7", "dualpipev"),
+    "forward-backward overlap": ("moe_fb_overlap", "true", "overlap of forward and backward"),
+    "indexer": ("enable_dsa_indexer", "true", "indexer"),
+    "fused operations": ("use_transformer_engine_op_fuser", "true", "fused operations"),
+}
+
+
+@pytest.mark.parametrize("feature", NOT_MODELLED)
+def test_what_is_not_modelled_is_refused_with_its_flag(feature: str) -> None:
+    flag, value, reason = NOT_MODELLED[feature]
+    around = {"pipeline_model_parallel_size": "2", "schedules_method": "dualpipev", "use_megatron_fsdp": "true"}
+    around |= {"fine_grained_activation_offloading": "true", "offload_modules": "[core_attn]"}
+    with pytest.raises(UnsupportedArgument) as caught:
+        configuration(**{**around, flag: value})
+    assert reason in str(caught.value)
+    assert f"--{flag.replace('_', '-')}" in str(caught.value)
+
+
+def test_variants_of_the_distributed_optimizer_that_are_modelled() -> None:
+    """Sharded over a part of the ranks, offloaded, swapped, kept in the upper halves of the master weights."""
+    sharded = estimate(configuration(use_distributed_optimizer="true")).ranks[0].steady_gib
+    changes = {
+        "num_distributed_optimizer_instances": ("2", 1),
+        "optimizer_cpu_offload": ("true", -1),
+        "swap_optimizer": ("true", -1),
+        "reuse_fp32_param": ("true", -1),
+    }
+    for flag, (value, sign) in changes.items():
+        changed = estimate(configuration(use_distributed_optimizer="true", **{flag: value})).ranks[0].steady_gib
+        assert (changed - sharded) * sign > 0, flag
+
+
+def test_offloaded_activations_are_modules_of_the_profile() -> None:
+    flags_ = {"fine_grained_activation_offloading": "true", "offload_modules": '"[core_attn attn_proj mlp_norm]"'}
+    away, here = configuration(**flags_), configuration(offload_modules="[core_attn]")
+    assert away.instance.profile.offload_modules == ("core_attn", "attn_proj", "mlp_norm")
+    assert here.instance.profile.offload_modules == ()
+    assert estimate(away).ranks[0].peak_gib < estimate(here).ranks[0].peak_gib
+
+
+def test_mamba_2_is_refused_where_its_scan_is_not_fused() -> None:
+    flags_ = {**BASE, "mamba-d-conv": "4", "mamba-chunk-size": "256"}
+    with pytest.raises(UnsupportedArgument, match="--mamba-chunk-size 256: Mamba-2 without a fused scan"):
+        configuration_from_arguments(flags_, cluster="910b", num_devices=8, framework="mindspeed")
+    assert configuration_from_arguments(flags_, cluster="h100", num_devices=8).instance.model.chain == ("mamba",) * 12
+
+
+def test_every_refused_flag_is_named_with_its_reason() -> None:
+    for flag, reason in REFUSED.items():
+        with pytest.raises(UnsupportedArgument) as caught:
+            Arguments({f"--{flag}": "7"})
+        assert str(caught.value) == f"--{flag} 7: {reason}"
+        Arguments({flag: "false"})  # switched off, it says nothing

@@ -32,6 +32,7 @@ ALL_MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act",
 PROFILE = Profile(
     name="test",
     allocator_efficiency=0.94,
+    memory_margin=0.05,
     context_bytes=400 * 2**20,
     communicator_bytes=500 * 2**20,
     workspace_bytes=100 * 2**20,

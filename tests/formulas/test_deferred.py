@@ -66,7 +66,8 @@ def test_deepseek_v3_experts_hold_more_than_they_kept() -> None:
     kept, held = pair(instance, routed, ep=8)
     h, copies, heads, rope = 7168, 8, 128, 64
     statistics = 4 * (2 + 2) + 4 * heads  # four norms, the softmax
-    routing = 12 * copies + 8 * copies  # probabilities and two kinds of expert numbers
+    # scores of 256 experts beside their gradients, and a map; of the chosen ones probabilities twice, numbers, indices
+    routing = (4 + 1) * 256 + 12 * copies + 4 + 12 * copies
     assert held - kept == SEQ * (2 * (copies * h - heads * rope) - statistics - routing)
     assert held / kept == pytest.approx(1.21, abs=0.01)
 

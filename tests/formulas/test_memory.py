@@ -13,7 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prism_cp.formulas import symbols as s
+from prism_cp.formulas.activations import layer_tensors
 from prism_cp.formulas.memory import MemoryExpressions, PartMemory, memory_expressions
+from prism_cp.formulas.offload import MODULE_OF
+from prism_cp.formulas.saved import context
 from tests.formulas.memory_models import (
     DEVICE,
     PROFILE,
@@ -26,6 +29,8 @@ from tests.formulas.memory_models import (
     make_instance,
     make_model,
     mha,
+    mla,
+    moe,
 )
 
 LAYOUT_SYMBOLS = {
@@ -196,6 +201,16 @@ def test_zero_working_set() -> None:
     assert (two - one, three - two) == (4 * parameters, 4 * parameters)
 
 
+def test_zero_3_gathers_a_tied_projection_for_the_head() -> None:
+    """Twice in 16 bits, also where it is stored with the embedding alone; its whole gradient is the embedding's."""
+    groups = [(2, mha(8, 64), dense(2048))]
+    head = memory_expressions(make_instance(make_model(512, 1024, groups, tied_embeddings=True))).head
+    norm, projection = 512, 512 * 1024
+    for pp, projections in ((1, 0), (2, 1)):  # copies of the projection on the head's own rank
+        whole, gathered = (evaluate(head.transient_bytes[0], layout_values(zero, dp=8, pp=pp)) for zero in (1, 3))
+        assert gathered - whole == 2 * 2 * (norm + projection) + 4 * (norm + projections * projection)
+
+
 @pytest.mark.parametrize(
     ("profile", "kept", "peak"),
     [
@@ -297,7 +312,9 @@ def test_fixed_bytes_count_the_communicators_that_exist() -> None:
 
 def test_capacity_is_exact() -> None:
     memory = memory_expressions(make_instance(MODELS["mha"]))
-    assert evaluate(memory.capacity_bytes, layout_values()) == Fraction(94, 100) * DEVICE.memory_bytes
+    share = Fraction(94, 100) * Fraction(95, 100)  # fragmentation, then the margin
+    assert evaluate(memory.capacity_bytes, layout_values()) == share * DEVICE.memory_bytes
+    assert PROFILE.capacity_share == share
 
 
 def test_optimizer_step() -> None:
@@ -314,3 +331,31 @@ def test_optimizer_step() -> None:
     assert step(optimizer_step_bytes=2**30) == Fraction(4 * parameters, 8)
     assert step(gradient_bytes=2) == Fraction(4 * parameters, 8)
     assert step(gradient_bytes=2, optimizer_state_bytes=16) == 0
+
+
+def test_offloaded_modules_leave_two_layers_of_theirs_on_the_device() -> None:
+    """Query, key and value and the residual before the feed-forward; nothing under full recomputation."""
+    model = make_model(1024, 1024, [(1, mha(16, 64), dense(2816))])
+    here, away = (
+        memory_expressions(make_instance(model, profile={"offload_modules": modules})).kinds[0]
+        for modules in ((), ("core_attn", "mlp_norm"))
+    )
+    values = layout_values(mbs=2)
+    host = 2 * 2 * 4096 * (3 * 1024 + 1024)
+    for index, strategy in enumerate(here.strategies):
+        gone = 0 if strategy.full else host
+        kept = evaluate(here.activation_bytes[index], values) - evaluate(away.activation_bytes[index], values)
+        more = evaluate(away.transient_bytes[index], values) - evaluate(here.transient_bytes[index], values)
+        assert (kept, more) == (gone, 2 * gone)
+
+
+def test_every_offloaded_tensor_is_one_that_layers_save() -> None:
+    attention = [mla(16), gqa(16, 4, 64, qk_norm=True)]
+    names = set()
+    for mixer in attention:
+        model = make_model(1024, 1024, [(1, mixer, moe(8, 2, 512))])
+        everything = {"flash_attention": False, "pads_value_heads": True}
+        for changes in ({}, everything):
+            instance = make_instance(model, profile=changes, precision="fp8")
+            names |= {tensor.name for tensor in layer_tensors(model.kinds[0], context(instance))}
+    assert set(MODULE_OF) <= names

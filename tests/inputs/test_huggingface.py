@@ -8,8 +8,9 @@ from prism_cp.errors import InstanceError
 from prism_cp.formulas.parameters import model_parameters
 from prism_cp.inputs.catalog import catalog_entry
 from prism_cp.inputs.huggingface import model_from_huggingface, supported_families
-from prism_cp.inputs.model import GatedDeltaNet, LatentAttention, MixtureOfExperts, Model, SelfAttention
+from prism_cp.inputs.model import GatedDeltaNet, LatentAttention, Mamba2, MixtureOfExperts, Model, SelfAttention
 from prism_cp.inputs.parts import build_model
+from tests.classes.families import FAMILIES
 
 
 def catalog_model(name: str) -> Model:
@@ -228,7 +229,7 @@ def test_every_family_refuses_an_empty_configuration_with_a_key(family: str) -> 
     ("changes", "key", "accepted"),
     [
         ({"model_type": "lama"}, "model_type", "did you mean llama"),
-        ({"model_type": None}, "model_type", "llama"),
+        ({"model_type": None}, "model_type", "deepseek_v3"),
         ({"hidden_size": None}, "hidden_size", "integer"),
         ({"hidden_size": 0}, "hidden_size", "at least 1"),
         ({"hidden_size": True}, "hidden_size", "at least 1"),
@@ -278,3 +279,69 @@ def test_a_missing_latent_rank_is_refused_but_null_is_a_value() -> None:
     del config["q_lora_rank"]
     with pytest.raises(InstanceError, match="q_lora_rank"):
         model_from_huggingface(config, "test")
+
+
+def test_gemma2_alternates_local_and_global_layers_with_four_norms() -> None:
+    model = model_from_huggingface(FAMILIES["gemma2"], "test")
+    assert windows(model) == [4096, None] * 23
+    assert {kind.num_norms for kind in model.kinds} == {4}
+    assert model.tied_embeddings
+    assert model_parameters(model) == 27_227_128_320
+
+
+def test_nemotron_h_is_one_block_a_layer() -> None:
+    model = model_from_huggingface(FAMILIES["nemotron_h"], "test")
+    assert model.chain == ("mamba2", "dense", "mamba2", "dense", "mamba2", "gqa", "dense", "mamba2")
+    assert [kind.num_norms for kind in model.kinds] == [1, 1, 1]
+    assert isinstance(model.kind("mamba2").attention, Mamba2)
+    assert model.kind("dense").attention is None
+    routed = model_from_huggingface(FAMILIES["nemotron_h with experts"], "test")
+    assert routed.chain == ("mamba2", "moe", "mamba2", "moe", "gqa", "moe", "dense")
+    experts = routed.kind("moe").feed_forward
+    assert isinstance(experts, MixtureOfExperts)
+    assert (experts.gated, experts.shared_intermediate_size) == (False, 3712)
+
+
+def test_bamba_and_qwen35_are_hybrids() -> None:
+    bamba = model_from_huggingface(FAMILIES["bamba"], "test")
+    assert [layer for layer, name in enumerate(bamba.chain) if name == "gqa+dense"] == [9, 18, 27]
+    assert set(bamba.chain) == {"gqa+dense", "mamba2+dense"}
+    for family, part in (("qwen3_5_text", "dense"), ("qwen3_5_moe_text", "moe")):
+        model = model_from_huggingface(FAMILIES[family], "test")
+        assert model.chain[:4] == (*[f"gated-delta-net+{part}"] * 3, f"gqa+{part}")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "key"),
+    [
+        ("nemotron_h", {"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
+        ("nemotron_h", {"hybrid_override_pattern": "M-"}, "hybrid_override_pattern"),
+        ("nemotron_h", {"hybrid_override_pattern": None}, "hybrid_override_pattern"),
+        ("nemotron_h", {"mamba_proj_bias": True}, "mamba_proj_bias"),
+        ("nemotron_h", {"use_conv_bias": False}, "use_conv_bias"),
+        ("nemotron_h", {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers"),
+        ("nemotron_h", {"num_key_value_heads": 3}, "num_key_value_heads"),
+        ("nemotron_h with experts", {"moe_latent_size": 1024}, "moe_latent_size"),
+        ("nemotron_h with experts", {"mlp_bias": True}, "mlp_bias"),
+        ("nemotron_h with experts", {"layers_block_type": ["mamba1"]}, "layers_block_type"),
+        ("bamba", {"mamba_n_heads": 100}, "mamba_n_heads"),
+        ("mamba2", {"use_bias": True}, "use_bias"),
+        ("gemma2", {"sliding_window": None}, "sliding_window"),
+        ("glm4_moe", {"num_nextn_predict_layers": None}, "num_nextn_predict_layers"),
+    ],
+)
+def test_what_a_family_may_hold_but_is_not_modelled_is_named(family: str, changes: dict[str, object], key: str) -> None:
+    with pytest.raises(InstanceError) as error:
+        model_from_huggingface({**FAMILIES[family], **changes}, "test")
+    assert error.value.key == key
+    assert error.value.accepted
+
+
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [("deepseek_v32", "indexer"), ("falcon_h1", "side by side"), ("jamba", "Mamba-1"), ("zamba2", "share")],
+)
+def test_families_of_other_layers_are_refused_with_the_reason(family: str, why: str) -> None:
+    with pytest.raises(InstanceError, match=why) as error:
+        model_from_huggingface({"model_type": family}, "test")
+    assert error.value.key == "model_type"

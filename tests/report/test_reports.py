@@ -52,6 +52,7 @@ def test_a_plan_as_tables():
         "checked" if "checked" in plan.certificate.levels else "bound (bound equals step time, as integers)",
         "does not fit in memory",
         "a note",
+        "2.76 of 2.82 after a margin of 2.0 %",
     ):
         assert part in text
 
@@ -128,7 +129,8 @@ def test_explanation_as_text_and_json():
     text = printed(print_plan_explanation, plan)
     assert "What bounds the step time" in text
     fullest = min(plan.ranks, key=lambda rank: rank.memory_gib.headroom)
-    assert f"rank {fullest.rank} is fullest: {fullest.memory_gib.total:.2f} of" in text
+    assert f"rank {fullest.rank} is fullest: {fullest.memory_gib.total:.2f} of 2.76 GiB" in text
+    assert "free, besides a margin of 2.0 %" in text
     values = json.loads(json.dumps(plan_explanation(plan)))
     assert values["critical_path"][0]["time_s"] > 0
     assert [other["ending"] for other in values["alternatives"]] == ["solved", "pruned", "infeasible"]
@@ -137,11 +139,13 @@ def test_explanation_as_text_and_json():
 
 def test_infeasible_explanation():
     terms = {"static": 3.0, "activations": 1.0, "transient": 0.0, "buffers": 0.0, "fixed": 0.5, "total": 4.5}
-    shortage = LayoutShortage(sample_plan().layout, (RankShortage(1, "static", 0.75, {**terms, "capacity": 3.75}),))
+    terms |= {"capacity": 3.75, "margin": 0.25}
+    shortage = LayoutShortage(sample_plan().layout, (RankShortage(1, "static", 0.75, terms),))
     relaxation = Relaxation("cluster.num_devices=16", "16 devices instead of 8", sample_result())
     unit = sample_instance().time_unit_s
     text = printed(print_infeasible, "sample", [shortage], [relaxation], unit)
-    assert "rank 1 is 0.75 GiB short: it needs 4.50 of 3.75 GiB at least, most of it weights, gradients" in text
+    assert "rank 1 is 0.75 GiB short: it needs 4.50 of 3.75 GiB at least (a margin of 0.25 GiB is kept free)" in text
+    assert "most of it weights, gradients" in text
     assert "--set cluster.num_devices=16: 16 devices instead of 8; step time" in text
     assert "(proved)" in text
     values = json.loads(json.dumps(infeasible_explanation("sample", [shortage], [relaxation], unit)))

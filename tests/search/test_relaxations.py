@@ -13,6 +13,7 @@ from prism_cp.search.solve import solve_instance
 TINY = Path(__file__).parents[2] / "instances" / "tiny"
 DEVICES = "cluster.num_devices="
 MEMORY = "cluster.device.memory_bytes="
+MARGIN = "profile.memory_margin="
 
 
 @pytest.fixture(scope="module", params=["infeasible-states-4", "infeasible-activations-4"])
@@ -50,3 +51,15 @@ def test_less_memory_does_not_do(relaxed: tuple[Path, list[Relaxation]]) -> None
     [memory] = [int(change.removeprefix(MEMORY)) for change in changes if change.startswith(MEMORY)]
     less = memory * 49 // 50 - 2**20
     assert solve_instance(load_instance(path, [f"{MEMORY}{less}"])).status == "infeasible"
+
+
+def test_a_smaller_margin_is_offered_where_it_helps_and_is_the_largest_of_the_grid() -> None:
+    """A device so small that only the margin stands in the way."""
+    path = TINY / "memory-tight-4.yaml"
+    tight = ["layout.tp=2", "layout.pp=2", "layout.recompute=full", "profile.memory_margin=0.2", f"{MEMORY}1200000000"]
+    assert solve_instance(load_instance(path, tight)).status == "infeasible"
+    changes = [relaxation.change for relaxation in cheapest_relaxations(load_instance(path, tight))]
+    [margin] = [float(change.removeprefix(MARGIN)) for change in changes if change.startswith(MARGIN)]
+    assert 0 < margin < 0.2
+    assert solve_instance(load_instance(path, [*tight, f"{MARGIN}{margin}"])).status == "optimal"
+    assert solve_instance(load_instance(path, [*tight, f"{MARGIN}{margin + 0.025}"])).status == "infeasible"

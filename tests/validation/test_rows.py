@@ -48,9 +48,19 @@ def test_unusable_files(tmp_path: Path, content: str, problem: str) -> None:
         read_rows([path])
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be read"):
-        read_rows([tmp_path / "none.csv"])
+def test_missing_file_and_folder_are_named_without_an_error_number(tmp_path: Path) -> None:
+    for path, problem in ((tmp_path / "none.csv", "none.csv: does not exist"), (tmp_path, "cannot be read")):
+        with pytest.raises(UsageError, match=problem) as error:
+            read_rows([path])
+        assert "a CSV file of measurements" in str(error.value)
+        assert "Errno" not in str(error.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="is no CSV text"):
+        read_rows([path])
 
 
 def test_measured_step_time_from_tokens_per_second() -> None:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from prism_cp.errors import InstanceError
 from prism_cp.estimation.configuration import Configuration, configure
-from prism_cp.estimation.megatron_arguments.model import model_from_arguments
+from prism_cp.estimation.megatron_arguments.model import is_hybrid, model_from_arguments
 from prism_cp.estimation.megatron_arguments.placement import layout_from_arguments, recomputation, stage_layers
 from prism_cp.estimation.megatron_arguments.profile import profile_from_arguments, release_number
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
@@ -74,6 +74,7 @@ def _configuration(
     if program == "t5":
         raise UnsupportedArgument("program", program, "encoders with decoders are not modelled", "gpt, bert")
     devices = num_devices or arguments.size("nnodes", 1) * arguments.size("nproc_per_node")
+    _refuse_unfused_scan(arguments, framework)
     model, multiple = model_from_arguments(arguments, name, program)
     layout = layout_from_arguments(arguments, devices)
     built = build_cluster(expand_cluster({"name": cluster, "num_devices": devices}, None))  # type: ignore[arg-type]
@@ -97,6 +98,13 @@ def _configuration(
         layer_buffer_bytes=_legacy_mask_bytes(arguments, framework),
         all_forwards_first=_all_forwards_first(layout, release),
     )
+
+
+def _refuse_unfused_scan(arguments: Arguments, framework: str) -> None:
+    """MindSpeed scans Mamba-2's chunks by matrix products whose matrices are saved; peaks are twice ours and more."""
+    if framework == "mindspeed" and is_hybrid(arguments):
+        reason = "Mamba-2 without a fused scan keeps matrices of chunk x chunk, which are not modelled"
+        raise UnsupportedArgument("mamba-chunk-size", arguments.text("mamba-chunk-size"), reason)
 
 
 def _all_forwards_first(layout: Layout, release: str) -> bool:

@@ -33,7 +33,7 @@ def model_from_arguments(arguments: Arguments, name: str, program: str = "gpt") 
     """
     bert = program == "bert"
     entries, multiple = vocabulary(arguments, "BertWordPieceLowerCase" if bert else "GPT2BPETokenizer", name)
-    kinds, order = _hybrid(arguments) if _is_hybrid(arguments) else _decoder(arguments)
+    kinds, order = _hybrid(arguments) if is_hybrid(arguments) else _decoder(arguments)
     kept = [kind for index, kind in enumerate(order) if index not in removed_layers(arguments)]
     used = tuple(kind for kind in kinds if kind.name in kept)
     depths = arguments.integer("mtp-num-layers", 0)
@@ -262,7 +262,8 @@ def _pattern(
     return [bool(value) for value in values]
 
 
-def _is_hybrid(arguments: Arguments) -> bool:
+def is_hybrid(arguments: Arguments) -> bool:
+    """Whether layers are of one part each, among them Mamba-2."""
     flags = (
         "hybrid-layer-pattern",
         "hybrid-override-pattern",

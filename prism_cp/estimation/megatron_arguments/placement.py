@@ -21,6 +21,8 @@ CP_ALGORITHMS = {
     "all_gather": "all_gather",
 }
 
+FSDP_STRATEGIES = ("no_shard", "optim", "optim_grads", "optim_grads_params")  # ZeRO 0, 1, 2, 3
+
 
 def layout_from_arguments(arguments: Arguments, num_devices: int) -> Layout:
     """The parallel layout on a number of devices."""
@@ -50,14 +52,46 @@ def layout_from_arguments(arguments: Arguments, num_devices: int) -> Layout:
         pp=pp,
         vpp=vpp,
         mbs=mbs,
-        zero=int(arguments.has("use-distributed-optimizer")),
-        schedule="interleaved" if pp > 1 and vpp > 1 else "1f1b",
+        zero=zero_stage(arguments),
+        schedule=_schedule(arguments, pp, vpp),
         num_microbatches=gbs // (mbs * dp),
     )
 
 
+def zero_stage(arguments: Arguments) -> int:
+    """What is sharded over data parallelism: Megatron-FSDP's strategies are the stages of ZeRO in order."""
+    if not any(arguments.has(flag) for flag in ("use-megatron-fsdp", "use-custom-fsdp")):
+        return int(arguments.has("use-distributed-optimizer"))
+    arguments.one_of("outer-dp-sharding-strategy", "no_shard", ("no_shard",))
+    stage = FSDP_STRATEGIES.index(arguments.one_of("data-parallel-sharding-strategy", "no_shard", FSDP_STRATEGIES))
+    if arguments.size("num-distributed-optimizer-instances", 1) > 1:
+        given = arguments.text("num-distributed-optimizer-instances")
+        reason = "with Megatron-FSDP: groups inside which alone weights are sharded are not modelled"
+        raise UnsupportedArgument("num-distributed-optimizer-instances", given, reason, "1")
+    return stage
+
+
+def _schedule(arguments: Arguments, pp: int, vpp: int) -> str:
+    if pp > 1 and _is_dualpipev(arguments):
+        return "dualpipev"
+    return "interleaved" if pp > 1 and vpp > 1 else "1f1b"
+
+
+def _is_dualpipev(arguments: Arguments) -> bool:
+    """MindSpeed's ``--schedules-method``: rank r holds pieces r and 2 pp - 1 - r, with equally many layers each."""
+    if not arguments.has("schedules-method"):
+        return False
+    arguments.one_of("schedules-method", "", ("dualpipev",))
+    for flag in ("num-layer-list", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"):
+        if arguments.has(flag):
+            raise UnsupportedArgument(flag, arguments.text(flag), "is not modelled with --schedules-method dualpipev")
+    return True
+
+
 def virtual_stages(arguments: Arguments, pp: int) -> int:
     """Chunks of every rank."""
+    if pp > 1 and _is_dualpipev(arguments):
+        return 2
     if arguments.has("pipeline-model-parallel-layout"):
         pieces = len(_layout_pieces(arguments))
         if pieces % pp:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
 from prism_cp.inputs.catalog import catalog_entry
 from prism_cp.inputs.cluster import Device
-from prism_cp.inputs.job import Profile
+from prism_cp.inputs.job import OffloadModule, Profile
 from prism_cp.inputs.parts import build_profile
 
 NEWEST = (10**6,)
@@ -57,19 +57,38 @@ def _common(arguments: Arguments) -> dict[str, Any]:
         "fp8_parameters": arguments.has("fp8-param-gather"),
         "fp8_activation_input": arguments.has("activation-func-fp8-input-store"),
         "bucket_parameters": arguments.size("ddp-bucket-size", 40_000_000),
+        "offload_modules": _offload_modules(arguments),
         **_dispatcher(arguments),
         **_optimizer(arguments),
     }
     changes["gradient_reduce_bytes"] = changes["gradient_bytes"]
+    if arguments.has("megatron-fsdp-grad-comm-dtype"):
+        wire = arguments.one_of("megatron-fsdp-grad-comm-dtype", "fp32", ("fp32", "bf16"))
+        changes["gradient_reduce_bytes"] = DTYPE_BYTES[wire]
     return changes
+
+
+def _offload_modules(arguments: Arguments) -> tuple[str, ...]:
+    if not arguments.has("fine-grained-activation-offloading"):
+        return ()
+    accepted = get_args(OffloadModule)
+    modules = re.findall(r"\w+", arguments.text("offload-modules"))
+    for module in modules:
+        if module not in accepted:
+            raise UnsupportedArgument("offload-modules", module, "is not modelled", ", ".join(accepted))
+    if not modules or ("attn_proj" in modules and "core_attn" not in modules):
+        text = arguments.text("offload-modules")
+        raise UnsupportedArgument("offload-modules", text, "is no set of modules", "attn_proj only with core_attn")
+    return tuple(modules)
 
 
 def _gradient_bytes(arguments: Arguments) -> int:
     """Main gradients are fp32 under bf16 unless said otherwise, and 16 bits under fp16 unless said otherwise."""
     if arguments.has("grad-reduce-in-bf16"):
         return 2
-    if arguments.has("main-grads-dtype"):
-        return DTYPE_BYTES[arguments.one_of("main-grads-dtype", "fp32", ("fp32", "bf16"))]
+    for flag in ("main-grads-dtype", "megatron-fsdp-main-grads-dtype"):
+        if arguments.has(flag):
+            return DTYPE_BYTES[arguments.one_of(flag, "fp32", ("fp32", "bf16"))]
     if arguments.has("fp16") and not arguments.has("accumulate-allreduce-grads-in-fp32"):
         return 2
     return 4
@@ -84,6 +103,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         master = DTYPE_BYTES[arguments.one_of("main-params-dtype", "fp32", ("fp32", "fp16"))]
         first = DTYPE_BYTES[arguments.one_of("exp-avg-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
         second = DTYPE_BYTES[arguments.one_of("exp-avg-sq-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
+    # Megatron-FSDP without its own master weights keeps the 16-bit ones alone.
+    arguments.one_of("megatron-fsdp-main-params-dtype", "fp32", ("fp32",))
     if arguments.has("reuse-fp32-param"):
         master -= 2  # the upper half of the master weights is the 16-bit weights' storage
     aware = {"precision_aware_optimizer": arguments.has("use-precision-aware-optimizer")}

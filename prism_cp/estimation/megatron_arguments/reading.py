@@ -12,6 +12,7 @@ from typing import Any
 
 from prism_cp.errors import InstanceError, UsageError
 from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
+from prism_cp.estimation.megatron_arguments.yaml_form import SUFFIXES, arguments_from_yaml
 
 LARGEST = 10**9  # no size of a run is beyond
 _FALSE = frozenset({"false", "0", "no", "off"})
@@ -105,7 +106,7 @@ class Arguments:
 
 
 def read_arguments(path: Path, case: str | None = None) -> dict[str, str]:
-    """Arguments from a file: JSON (flags to values, or cases to such), or text as on a command line.
+    """Arguments from a file: JSON (flags to values, or cases to such), YAML, or text as on a command line.
 
     Parameters
     ----------
@@ -117,6 +118,10 @@ def read_arguments(path: Path, case: str | None = None) -> dict[str, str]:
     UsageError
         The file cannot be read, or it holds cases and `case` names none of them.
     """
+    if path.suffix.lower() in SUFFIXES:
+        if case is not None:
+            raise UsageError(f"--case {case}: {path} is YAML and holds one case (accepted: no --case)")
+        return arguments_from_yaml(path)
     try:
         text = path.read_text("utf-8")
     except OSError as error:

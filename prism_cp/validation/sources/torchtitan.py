@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prism_cp.estimation.configuration import Configuration
+from prism_cp.estimation.estimate import Estimate
 from prism_cp.validation.names import cluster_family, model_name
 from prism_cp.validation.rows import Row, Skipped
 from prism_cp.validation.sources.common import (
@@ -54,6 +55,11 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         schedule=schedule_of(row, vpp),
         recompute=_recomputation(row.text("recompute"), len(model.chain)),
     )
+
+
+def memory_gib(row: Row, result: Estimate) -> float:
+    """What torchtitan logs is reserved, not allocated (torchtitan/components/metrics.py, ``max_reserved_gib``)."""
+    return result.peak_gib / catalog_profile("fsdp2").allocator_efficiency
 
 
 def _recomputation(text: str, layers: int) -> str | list[str]:
