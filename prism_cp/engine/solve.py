@@ -162,7 +162,7 @@ class _Engine:
         self.paths: StrategyPaths | None = None
         self.pool: PricePool | None = None
         self.relaxed: RelaxedStart | None = None
-        self.chain_sizes = (problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
+        self.sizes = (problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         chain = make_chain(problem)
         self.chain = chain
         if chain is not None:
@@ -296,7 +296,7 @@ class _Engine:
         self.relaxed = start
         price = float(max(prices.sum(axis=1).max() for prices in start.prices))
         annealer = PlanAnnealer(self.problem)
-        ops = len(get_program(*self.chain_sizes).code)
+        ops = len(get_program(*self.sizes).code)
         trials = min(MOST_PLAN_TRIALS, PLAN_OPS // ops)
         for run in range(PLAN_RUNS):
             if self.limits.reached():

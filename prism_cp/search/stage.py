@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from prism_cp import engine
 from prism_cp.cp.solve import StageSolution, StageStatus, solve_stage_problem
-from prism_cp.engine.limits import SearchStopped
 from prism_cp.partition.boundary_search import search_boundaries, searchable
 from prism_cp.stage_problem import Assignment, StageProblem
 
@@ -78,13 +77,10 @@ def _by_engine(
     seed: int,
     stop: threading.Event | None,
 ) -> StageSolution:
-    """Any schedule: the engine of items and cut tables; nothing new where it was stopped while it made its items."""
-    try:
-        found = engine.solve_with_engine(
-            problem, lower_bound, upper_bound, hint=hint, deadline=deadline, stop=stop, seed=seed
-        )
-    except SearchStopped:
-        return StageSolution("unknown", None, None, lower_bound, (), 0.0, 0.0, 0)
+    """Any schedule: the engine of items and cut tables."""
+    found = engine.solve_with_engine(
+        problem, lower_bound, upper_bound, hint=hint, deadline=deadline, stop=stop, seed=seed
+    )
     return StageSolution(
         found.status, found.assignment, found.pipeline_time, found.lower_bound, found.cuts, 0.0, 0.0, 0
     )
