@@ -12,6 +12,7 @@ from prism_cp.inputs.layout import SCHEDULES
 UNMEASURED = ("tiny",)  # families for tests; measured when named
 LARGE = ("moe/deepseek-v3-2048xh800", "moe/qwen3-235b-256xh100", "ascend/deepseek-v3-512x910b")
 EVERY_SCHEDULE = ("--set", "layout.schedule=all")
+VPP_TO_4 = ("--set", "layout.vpp=[1,2,3,4]")
 PINNED, PINNED_PP = "moe/qwen3-235b-256xh100", 8
 GROWTH_MODEL = ("llama-3.1-8b", 32)  # catalogue name and decoder layers
 GROWTH_DEVICES, GROWTH_GBS, GROWTH_SEQ_LEN = 64, 512, 8192
@@ -49,7 +50,7 @@ def instance_points(folder: Path, families: Sequence[str] = ()) -> list[Point]:
 
 
 def schedule_points(folder: Path) -> list[Point]:
-    """Three large instances with every schedule, and one of them with each schedule alone at one pipeline size.
+    """Three large instances with every schedule, also with more virtual stages, and one with each schedule alone.
 
     Raises
     ------
@@ -60,6 +61,10 @@ def schedule_points(folder: Path) -> list[Point]:
     if missing:
         raise UsageError(f"--folder: {folder} has no {missing[0]}.yaml (accepted: the folder of shipped instances)")
     points = [Point(f"{name}, every schedule", (str(folder / f"{name}.yaml"), *EVERY_SCHEDULE)) for name in LARGE]
+    points += [
+        Point(f"{name}, every schedule, vpp to 4", (str(folder / f"{name}.yaml"), *EVERY_SCHEDULE, *VPP_TO_4))
+        for name in LARGE
+    ]
     pinned = str(folder / f"{PINNED}.yaml")
     for schedule in SCHEDULES:
         settings = ("--set", f"layout.schedule={schedule}", "--set", f"layout.pp={PINNED_PP}")

@@ -48,7 +48,7 @@ def agree(seeds: range, stage_model_every: int) -> None:
 
 @pytest.mark.parametrize("block", range(20))
 def test_engine_is_enumeration_on_two_thousand(block: int) -> None:
-    agree(range(100 * block, 100 * (block + 1)), stage_model_every=10)
+    agree(range(100 * block, 100 * (block + 1)), stage_model_every=1)
 
 
 @pytest.mark.parametrize("block", range(3))
@@ -62,7 +62,7 @@ def test_outlined_items_and_weights_are_enumeration(block: int, monkeypatch: pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(20))
 def test_engine_is_enumeration_on_twenty_thousand(block: int) -> None:
-    agree(range(10_000 + 1_000 * block, 10_000 + 1_000 * (block + 1)), stage_model_every=10)
+    agree(range(10_000 + 1_000 * block, 10_000 + 1_000 * (block + 1)), stage_model_every=1)
 
 
 @pytest.mark.parametrize("seed", range(1_000, 1_021))
