@@ -43,7 +43,7 @@ LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, rela
 LEVELS = (0.03, 0.007)  # gaps proved one after another
 MOST_PLAN_TRIALS, PLAN_OPS, PLAN_RUNS = 400_000, 400_000_000, 2  # of the annealing over whole plans
 PLAN_PRICE = 0.4  # of memory, in shares of what the relaxation says it is worth
-TIGHT = 0.005  # relative rise of the bound from which on memory counts as tight
+TIGHT = 0.3  # share of what is open that prices must close at once for memory to count as tight
 BISECTION = 2_000  # steps of the bound that items alone give, as a share of the time
 ROOT_SEPARATIONS = 4  # paths learnt from mixtures before the first level
 SHARES_OF_GAP = (0.3, 0.6, 0.85)  # the same for outlined items, as shares of what is open
@@ -429,7 +429,6 @@ class _Engine:
         outlined = any(items.outline is not None for items in tables.items)
         if outlined:
             tables = self._with_prices(tables)
-            self._bound_by_weights(tables)
         hand_on, levels = HAND_ON_LIMIT, list(SHARES_OF_GAP if outlined else LEVELS)
         while self.low <= self.cap() and not self.limits.reached():
             if levels:
@@ -457,24 +456,29 @@ class _Engine:
         return self.low > self.cap()
 
     def _with_prices(self, tables: Tables) -> Tables:
-        """The tables with prices on memory, if memory is so tight that settling every group's own work says more.
+        """The tables with prices on memory, if memory is so tight that these close a good part of what is open.
 
         Prices are dear: where outlines alone come as far, they are not worth it.
         """
         assert self.chain is not None
-        if not all(items.memory is not None for items in tables.items):
-            return tables
         self._bisect(tables)
-        before = self.low
+        self._bound_by_weights(tables)
+        if self.low > self.cap() or not all(items.memory is not None for items in tables.items):
+            return tables
+        before, gap, pool = self.low, self.cap() - self.low, self.pool
         settled = Tables(self.problem, self.chain, tables.items)
         settled.add(tables.rows)
         settled = self._settle_own_work(settled)
-        if self.low - before < TIGHT * before or self.limits.reached():
-            return tables
-        self._anneal_plans()
         priced = Tables(self.problem, self.chain, settled.items, priced=True)
         priced.add(settled.rows)
-        return self._settle_own_work(priced)
+        priced = self._settle_own_work(priced)
+        if self.low <= self.cap() and not self.limits.reached():
+            self._bound_by_weights(priced)
+        if self.low - before < TIGHT * gap:
+            self.pool = pool
+            return tables
+        self._anneal_plans()
+        return priced
 
     def _settle_own_work(self, tables: Tables) -> Tables:
         """Tables of the items left after each group's own work was settled, along the path that sees most of it."""
