@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 
 def main() -> None:
-    """Load and run the program; Ctrl-C before it is loaded is no more than exit code 130."""
+    """Load and run the program; Ctrl-C or SIGTERM outside a search are no more than exit code 130."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by who started the program; files must not take their numbers
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     try:
         from prism_cp.cli.main import run
 

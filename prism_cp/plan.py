@@ -17,7 +17,7 @@ from prism_cp.errors import InstanceError, PlanError
 from prism_cp.inputs.base import FrozenModel
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
-from prism_cp.inputs.reading import parse_json, read_text
+from prism_cp.inputs.reading import parse_json, parse_yaml, read_text
 from prism_cp.inputs.suggest import shown
 
 SCHEMA_VERSION = 1
@@ -300,7 +300,23 @@ def read_plan(path: Path) -> Plan:
     PlanError
         It holds no valid plan.
     """
-    return plan_from_json(read_text(path), str(path))
+    text = read_text(path)
+    try:
+        return plan_from_json(text, str(path))
+    except PlanError as error:
+        if not _is_instance(text):
+            raise
+        accepted = "a plan written by `prism-cp solve --out`; arguments in their order"
+        raise PlanError("", "holds an instance where a plan is expected", accepted, str(path)) from error
+
+
+def _is_instance(text: str) -> bool:
+    """Whether a text is YAML with the keys that every instance has."""
+    try:
+        value = parse_yaml(text, "")
+    except InstanceError:
+        return False
+    return isinstance(value, dict) and "schema_version" not in value and len({"model", "cluster", "job"} & {*value}) > 1
 
 
 def plan_schema() -> dict[str, Any]:

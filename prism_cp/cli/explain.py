@@ -93,6 +93,8 @@ def explain(
     if constant and not sensitivity:
         raise UsageError(f"--constant: {', '.join(constant)} without --sensitivity (accepted: both)")
     wanted = factors if sensitivity else None
+    from prism_cp.cli.running import GentleStop, exit_code, search
+
     if source is not None and is_plan(source):
         given = {"--model": model, "--cluster": cluster, "--gbs": gbs, "--seq-len": seq_len, "--profile": profile}
         extra = [name for name, value in {**given, "--set": set_ or None}.items() if value is not None]
@@ -101,23 +103,23 @@ def explain(
         from prism_cp.plan import read_plan
 
         plan = read_plan(source)
-        if plan.status == "infeasible" and wanted is None:
-            _explain_infeasible(plan.instance, options, as_json=json)
-        else:
-            _explain_plan(plan, wanted, options, as_json=json, quiet=quiet)
+        with GentleStop():  # between and after searches, too
+            if plan.status == "infeasible" and wanted is None:
+                _explain_infeasible(plan.instance, options, as_json=json)
+            else:
+                _explain_plan(plan, wanted, options, as_json=json, quiet=quiet)
         return
 
     instance = instance_from_options(source, set_, model, cluster, gbs, seq_len, profile)
-    from prism_cp.cli.running import exit_code, search
+    with GentleStop():
+        result = search(instance, options, quiet=quiet)
+        code = exit_code(result, gap)
+        if code == ExitCode.INFEASIBLE:
+            _explain_infeasible(instance, options, as_json=json)
+        else:
+            from prism_cp.plan_builder import build_plan
 
-    result = search(instance, options, quiet=quiet)
-    code = exit_code(result, gap)
-    if code == ExitCode.INFEASIBLE:
-        _explain_infeasible(instance, options, as_json=json)
-    else:
-        from prism_cp.plan_builder import build_plan
-
-        _explain_plan(build_plan(instance, result), wanted, options, as_json=json, quiet=quiet)
+            _explain_plan(build_plan(instance, result), wanted, options, as_json=json, quiet=quiet)
     raise typer.Exit(int(code))
 
 

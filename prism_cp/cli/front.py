@@ -90,25 +90,27 @@ def front(
         return instance_from_options(instance, [*(set_ or []), *overrides], model, cluster, gbs, seq_len, profile)
 
     load(())  # errors of the instance itself come first, and before heavy imports
+    from prism_cp.cli.running import GentleStop
+    from prism_cp.report.front_report import front_csv, front_json, print_front
     from prism_cp.search.front import Front
     from prism_cp.search.front_file import FrontFile
 
     store = None if resume is None else FrontFile(resume)
     family = Front(load, axis, chosen, most_points)
-    code, complete = solve_front(family, options, store, quiet=quiet)
+    with GentleStop():  # from the first search until the points are written and shown
+        code, complete = solve_front(family, options, store, quiet=quiet)
+        try:
+            if csv is not None:
+                write_whole(csv, front_csv(family), "--csv")
+            if out is not None and suffix is not None and family.points:
+                from prism_cp.report.plot_front import front_picture
 
-    from prism_cp.report.front_report import front_csv, front_json, print_front
-
-    if csv is not None:
-        write_whole(csv, front_csv(family), "--csv")
-    if out is not None and suffix is not None and family.points:
-        from prism_cp.report.plot_front import front_picture
-
-        write_whole(out, front_picture(family, suffix))
-    if json:
-        print_json(front_json(family, complete=complete))
-    else:
-        print_front(family, data_console(), complete=complete)
+                write_whole(out, front_picture(family, suffix))
+        finally:  # a full disk does not cost the answer
+            if json:
+                print_json(front_json(family, complete=complete))
+            else:
+                print_front(family, data_console(), complete=complete)
     raise typer.Exit(int(code))
 
 

@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from prism_cp.cli.output import message_console
 from prism_cp.errors import ExitCode
@@ -51,18 +51,28 @@ class InThread(Generic[T]):
 
 
 class GentleStop:
-    """While active, the first SIGINT or SIGTERM sets `event`; a second one ends the program at once."""
+    """While active, the first SIGINT or SIGTERM sets `event`; a second one ends the program at once.
+
+    One within another shares its event: what follows a stopped search does not start over, and a result that is being
+    checked, written or shown is not lost to a signal that comes after its search.
+    """
+
+    _innermost: ClassVar[GentleStop | None] = None
 
     def __init__(self) -> None:
-        self.event = threading.Event()
+        outer = GentleStop._innermost
+        self.event: threading.Event = threading.Event() if outer is None else outer.event
+        self._outer = outer
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> GentleStop:
+        GentleStop._innermost = self
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
+        GentleStop._innermost = self._outer
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 

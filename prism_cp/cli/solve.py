@@ -77,25 +77,21 @@ def solve(
     spread = None if robust is None else load_range(robust)
     chosen = instance_from_options(instance, set_, model, cluster, gbs, seq_len, profile)
 
-    from prism_cp.cli.running import exit_code, search
-    from prism_cp.report.plan_report import print_plan
-    from prism_cp.report.robust_report import print_robust
+    from prism_cp.cli.running import GentleStop, exit_code, search
 
     summary = None
-    if spread is None:
-        result = search(chosen, options, quiet=quiet)
-    else:
-        choice = robust_choice(chosen, spread, options, quiet=quiet)
-        chosen, result, summary = choice.instance, choice.result, choice.summary
-    plan, faults = checked_plan(chosen, result, certify=certify, time_limit_s=time_limit, robust=summary)
-    if out is not None:
-        write_whole(out, plan.to_json() + "\n")
-    if json:
-        print_json(plan.to_json())
-    else:
-        print_plan(plan, data_console())
-        if plan.robust is not None:
-            print_robust(plan.robust, plan.time_unit_s, data_console())
+    with GentleStop():  # from the first search until its plan is shown
+        if spread is None:
+            result = search(chosen, options, quiet=quiet)
+        else:
+            choice = robust_choice(chosen, spread, options, quiet=quiet)
+            chosen, result, summary = choice.instance, choice.result, choice.summary
+        plan, faults = checked_plan(chosen, result, certify=certify, time_limit_s=time_limit, robust=summary)
+        try:
+            if out is not None:
+                write_whole(out, plan.to_json() + "\n")
+        finally:  # a full disk does not cost the answer
+            show_plan(plan, as_json=json)
     if faults:
         for fault in faults:
             message_console().print(f"check failed: {fault}", style="red", markup=False)
@@ -104,6 +100,19 @@ def solve(
     if spread is not None and code == ExitCode.PROVED and not robust_enough(summary, gap):
         code = ExitCode.STOPPED_WITH_INCUMBENT
     raise typer.Exit(int(code))
+
+
+def show_plan(plan: Plan, *, as_json: bool) -> None:
+    """The plan on standard output."""
+    from prism_cp.report.plan_report import print_plan
+    from prism_cp.report.robust_report import print_robust
+
+    if as_json:
+        print_json(plan.to_json())
+        return
+    print_plan(plan, data_console())
+    if plan.robust is not None:
+        print_robust(plan.robust, plan.time_unit_s, data_console())
 
 
 def load_range(text: str) -> LoadRange:

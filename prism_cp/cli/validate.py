@@ -25,7 +25,7 @@ _ROWS, _TABLES = ".csv", (".md", "")
 
 
 def validate(
-    csv: Annotated[list[Path], typer.Argument(help="Measurement files: one run a line, columns as in the README.")],
+    csv: Annotated[list[Path], typer.Argument(help="Measurement files: one run a line, first the column names.")],
     filters: Annotated[
         list[str] | None,
         typer.Option("--filter", metavar="COLUMN=VALUE", help="Only rows with this value; repeatable."),

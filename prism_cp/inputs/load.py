@@ -126,6 +126,8 @@ def instance_from_mapping(raw: object, overrides: Sequence[str] = (), folder: Pa
     mapping = plain(raw)
     if not isinstance(mapping, dict):
         raise InstanceError("", f"{shown(mapping)} is no instance", "a mapping of keys to values")
+    if "schema_version" in mapping and "instance" in mapping:
+        raise InstanceError("", "holds a plan where an instance is expected", "an instance; arguments in their order")
     for key in mapping:
         if key not in _TOP:
             raise InstanceError(key, "unknown key", accepted_names(key, _TOP))

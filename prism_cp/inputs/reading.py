@@ -31,6 +31,8 @@ class _Loader(_BaseLoader):  # type: ignore[misc]
             if key is not None and key != "<<" and key in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", key_node.start_mark)
             seen.add(key)
+            if key_node.tag == "tag:yaml.org,2002:int":
+                key_node.tag = "tag:yaml.org,2002:str"  # {3: 1.6} names layer 3; no key is a number
         result: dict[Any, Any] = super().construct_mapping(node, deep)
         return result
 

@@ -93,7 +93,7 @@ class AdmissibleLayouts:
         self.kinds = _used_kinds(instance)
         self.chain_length = len(instance.model.chain)
         if not len(self.cells["tp"]):
-            raise InstanceError("layout", _why_empty(self), "pins that some layout satisfies", instance.source)
+            raise InstanceError("layout", _why_empty(self), "pins that some layout satisfies", instance.name)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 

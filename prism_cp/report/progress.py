@@ -64,14 +64,20 @@ class ProgressPrinter:
                 self._status.update(Text(text))
             elif text != self._last_text and time.monotonic() - self._last_plain_s >= PLAIN_INTERVAL_S:
                 self._last_plain_s, self._last_text = time.monotonic(), text
-                self._console.print(text, markup=False, soft_wrap=True)
+                self._say(text)
 
     def stopping(self) -> None:
         """Say once that the search has been asked to stop."""
         with self._lock:
             if not self._said_stopping and not self._quiet:
-                self._console.print("stopping; once more to leave without a plan", markup=False)
+                self._say("stopping; once more to leave without a plan")
             self._said_stopping = True
+
+    def _say(self, text: str) -> None:
+        try:
+            self._console.print(text, markup=False, soft_wrap=True)
+        except OSError:  # nobody can read it, e.g. a log on a full disk; the search goes on
+            self._quiet = True
 
 
 def progress_text(progress: Progress) -> str:

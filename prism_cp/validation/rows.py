@@ -113,15 +113,18 @@ def is_flop_row(row: Row) -> bool:
 def _read(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            lines = list(file)
+            comments = next((index for index, line in enumerate(lines) if not line.startswith("#")), 0)
+            reader = csv.DictReader(lines[comments:])
             columns = tuple(reader.fieldnames or ())
             _check_columns(path, columns)
             rows = []
             for values in reader:
+                number = comments + reader.line_num
                 if None in values or any(value is None for value in values.values()):
                     accepted = f"{len(columns)} fields, as in the first line"
-                    raise UsageError(f"{path}: line {reader.line_num}: wrong number of fields (accepted: {accepted})")
-                rows.append(Row({str(key): str(value) for key, value in values.items()}, path, reader.line_num))
+                    raise UsageError(f"{path}: line {number}: wrong number of fields (accepted: {accepted})")
+                rows.append(Row({str(key): str(value) for key, value in values.items()}, path, number))
     except OSError as error:
         reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
         raise UsageError(f"{path}: {reason} (accepted: a CSV file of measurements)") from error

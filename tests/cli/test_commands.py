@@ -16,6 +16,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import prism_cp.check
 import prism_cp.search.solve
 from prism_cp.cli.main import run
 from prism_cp.cli.output import write_whole
@@ -386,6 +387,57 @@ def test_a_second_signal_ends_the_program():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0)
         assert stop.event.wait(10)
+
+
+def test_a_signal_after_the_search_does_not_cost_the_plan(command, instance_file, monkeypatch):
+    """Between search and output the plan is checked, which takes seconds for large ones."""
+
+    def checked(plan, instance):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return check_plan(plan, instance)
+
+    check_plan = prism_cp.check.check_plan
+    monkeypatch.setattr(prism_cp.search.solve, "solve_instance", lambda *_, **__: sample_result())
+    monkeypatch.setattr(prism_cp.check, "check_plan", checked)
+    code, text, _ = command("solve", instance_file, "--json")
+    assert code == 0
+    assert json.loads(text)["proved"] is True
+
+
+def test_stopping_one_search_stops_what_follows():
+    with GentleStop() as outer:
+        with GentleStop() as inner:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert inner.event.wait(10)
+        assert outer.event.is_set()
+        assert unless_stopped(threading.Event().wait) is None
+    with GentleStop() as later:
+        assert not later.event.is_set()
+
+
+def test_what_cannot_be_written_is_still_shown(command, instance_file, monkeypatch):
+    monkeypatch.setattr(prism_cp.search.solve, "solve_instance", lambda *_, **__: sample_result())
+    code, text, messages = command("solve", instance_file, "--json", "--quiet", "--out", "/dev/full")
+    assert code == 2
+    assert "--out: /dev/full cannot be written" in messages
+    assert json.loads(text)["proved"] is True
+
+
+def test_swapped_arguments_are_called_so(command, plan_file, instance_file):
+    code, _, messages = command("check", instance_file, plan_file)
+    assert code == 6
+    assert "holds an instance where a plan is expected" in messages
+    code, _, messages = command("solve", plan_file)
+    assert code == 6
+    assert "holds a plan where an instance is expected" in messages
+
+
+def test_closed_standard_streams():
+    """As under a daemon that closes them; the plan file must not get one of their numbers."""
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m prism_cp catalog list models <&- >&- 2>&-', sys.executable], check=False
+    )
+    assert done.returncode == 0
 
 
 def test_a_plan_the_checker_rejects_is_not_called_checked(command, instance_file, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from prism_cp.breakdown import ExactTables
 from prism_cp.errors import InstanceError
 from prism_cp.inputs.instance import Instance
-from prism_cp.inputs.load import instance_digest, instance_from_mapping
+from prism_cp.inputs.load import instance_digest, instance_from_mapping, load_instance
 from prism_cp.integer_tables import CostModel
 from prism_cp.plan_builder import simulated_time
 from prism_cp.stage_problem import Assignment
@@ -71,6 +72,13 @@ def test_refused_tables(table: object, key: str, accepted: str) -> None:
         loaded(table)
     assert caught.value.key == key
     assert accepted in caught.value.accepted
+
+
+def test_a_layer_number_needs_no_quotes() -> None:
+    """YAML reads the key 0 as a number, and 010 as 8."""
+    moe = Path(__file__).parents[2] / "instances" / "tiny" / "moe-8.yaml"
+    instance = load_instance(moe, ["job.expert_load={0: 1.5, 03: 1.25}"])
+    assert [kind.partition("@")[2] for kind in instance.model.chain[:4]] == ["1.5", "", "", "1.25"]
 
 
 def test_a_table_needs_experts() -> None:

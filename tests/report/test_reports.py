@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 from dataclasses import replace
 
@@ -194,6 +195,14 @@ def test_stopping_is_said_once():
         printer.stopping()
         printer.stopping()
     assert stream.getvalue() == "stopping; once more to leave without a plan\n"
+
+
+def test_progress_that_nobody_can_read_does_not_end_the_search():
+    with open("/dev/full", "w", encoding="utf-8", buffering=1) as full:
+        with ProgressPrinter(Console(file=full, width=200)) as printer:
+            printer.update(Progress(1.0, None, None, None, 100, 100))
+            printer.stopping()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # what is still buffered can be written
 
 
 def test_quiet_progress_says_nothing():

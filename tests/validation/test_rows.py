@@ -39,6 +39,7 @@ def test_missing_and_wrong_values_name_the_column() -> None:
         ("url,model\na,b\n", "no column system, n_devices"),
         ("model,system,n_devices\n", "holds no rows"),
         ("model,system,n_devices\na,b\n", "wrong number of fields"),
+        ("# where from\nmodel,system,n_devices\na,b\n", "line 3: wrong number of fields"),
     ],
 )
 def test_unusable_files(tmp_path: Path, content: str, problem: str) -> None:
