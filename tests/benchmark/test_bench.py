@@ -15,26 +15,11 @@ import pytest
 from prism_cp.benchmark.points import growth_points, instance_points
 from prism_cp.benchmark.process import SolveFailed, run_solve
 from prism_cp.benchmark.tables import Row, Table, as_json, markdown
-from prism_cp.cli.main import run
 from prism_cp.errors import ExitCode, UsageError
 from prism_cp.inputs.load import load_instance
 
 INSTANCES = Path(__file__).parents[2] / "instances"
 PROGRAM = [sys.executable, "-c", "from prism_cp.cli.main import run; run()"]
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the program in this process: (exit code, standard output, standard error)."""
-
-    def runner(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prism-cp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return runner
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from prism_cp.benchmark.compare_published import Comparison, ComparisonFailed, c
 from prism_cp.benchmark.published import SHIPPED, PublishedConfiguration, published_configurations, read_published
 from prism_cp.benchmark.published_table import published_json, published_markdown
 from prism_cp.benchmark.time_terms import time_terms
-from prism_cp.cli.main import run
 from prism_cp.errors import ExitCode, InstanceError, UsageError
 from prism_cp.estimation.estimate import estimate
 from prism_cp.search.options import SearchOptions
@@ -204,19 +202,13 @@ def test_wrong_folder_and_filter(tmp_path) -> None:
         published_configurations(None, ["gpt9"])
 
 
-def test_command(tmp_path, monkeypatch, capsys) -> None:
+def test_command(command, tmp_path) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY)
     out = tmp_path / "published.md"
-    words = ["bench", "published", "--folder", str(tmp_path), "--workers", "1", "--out", str(out)]
-    monkeypatch.setattr(sys, "argv", ["prism-cp", *words])
-    with pytest.raises(SystemExit) as stopped:
-        run()
-    printed = capsys.readouterr()
-    assert stopped.value.code in (None, ExitCode.PROVED)
-    assert out.read_text() == printed.out
-    assert "1/1  tiny: optimal" in printed.err
+    words = ("bench", "published", "--folder", tmp_path, "--workers", 1, "--out")
+    code, text, messages = command(*words, out)
+    assert code == ExitCode.PROVED
+    assert out.read_text() == text
+    assert "1/1  tiny: optimal" in messages
     assert json.loads(out.with_suffix(".json").read_text())["rows"][0]["name"] == "tiny"
-    monkeypatch.setattr(sys, "argv", ["prism-cp", *words[:-1], str(tmp_path / "published.txt")])
-    with pytest.raises(SystemExit) as stopped:
-        run()
-    assert stopped.value.code == ExitCode.USAGE
+    assert command(*words, tmp_path / "published.txt")[0] == ExitCode.USAGE

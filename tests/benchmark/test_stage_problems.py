@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from prism_cp.benchmark.family import FAMILY
 from prism_cp.benchmark.stage_problems import CaseRow, cases_json, cases_markdown, chosen_cases
-from prism_cp.cli.main import run
 from prism_cp.errors import ExitCode, UsageError
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the program in this process: (exit code, standard output, standard error)."""
-
-    def runner(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prism-cp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return runner
 
 
 def test_names_are_unique_and_choose_cases():

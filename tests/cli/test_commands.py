@@ -18,7 +18,6 @@ import yaml
 
 import prism_cp.check
 import prism_cp.search.solve
-from prism_cp.cli.main import run
 from prism_cp.cli.output import write_whole
 from prism_cp.cli.running import GentleStop, exit_code, unless_stopped
 from prism_cp.errors import ExitCode, UsageError
@@ -27,21 +26,6 @@ from tests.sample_plan import INSTANCE, Certificate, infeasible_plan, sample_pla
 
 TINY = Path(__file__).parents[2] / "instances" / "tiny"
 PROGRAM = [sys.executable, "-c", "from prism_cp.cli.main import run; run()"]
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the program in this process: (exit code, standard output, standard error)."""
-
-    def runner(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prism-cp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return runner
 
 
 @pytest.fixture

@@ -5,15 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import prism_cp.cli.running
 from prism_cp.cli.front import parse_points, parse_values
-from prism_cp.cli.main import run
 from prism_cp.errors import ExitCode, UsageError
 
 TINY = Path(__file__).parents[2] / "instances" / "tiny"
@@ -23,18 +22,9 @@ VALUES = "1.3,1.1,0.8"  # GiB; nothing fits into the last
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the program in this process: (exit code, standard output, standard error)."""
-
-    def runner(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prism-cp", "front", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return runner
+def front(command):
+    """Runs ``prism-cp front``."""
+    return partial(command, "front")
 
 
 @pytest.fixture
@@ -55,24 +45,24 @@ def searches(monkeypatch):
     return seen, stop_after
 
 
-def test_a_stopped_front_goes_on_from_its_file(command, searches, tmp_path):
+def test_a_stopped_front_goes_on_from_its_file(front, searches, tmp_path):
     seen, stop_after = searches
     file, table = tmp_path / "front.jsonl", tmp_path / "front.csv"
     arguments = (INSTANCE, *PINS, "--values", VALUES, "--resume", file, "--workers", 1)
     stop_after.append(1)
-    code, text, messages = command(*arguments, "--json")
+    code, text, messages = front(*arguments, "--json")
     assert code == ExitCode.STOPPED_WITH_INCUMBENT
     assert json.loads(text)["complete"] is False
     assert [point["status"] for point in json.loads(text)["points"]] == ["optimal"]
     assert "solved in" in messages
     stop_after.clear()
-    code, text, messages = command(*arguments, "--csv", table)
+    code, text, messages = front(*arguments, "--csv", table)
     assert code == 0
     assert f"from {file}" in messages.replace("\n", "")
     assert "Nothing fits into 0.800 GiB or less" in text
     assert len(seen) == 3  # the first point was not solved again
     count = len(seen)
-    code, text, _ = command(*arguments, "--json", "--quiet")
+    code, text, _ = front(*arguments, "--json", "--quiet")
     assert code == 0
     assert len(seen) == count
     front = json.loads(text)
@@ -90,9 +80,9 @@ def test_a_stopped_front_goes_on_from_its_file(command, searches, tmp_path):
     assert rows[2]["step_time_s"] == ""
 
 
-def test_plans_for_less_memory_are_handed_on(command, searches):
+def test_plans_for_less_memory_are_handed_on(front, searches):
     seen, _ = searches
-    code, text, _ = command(INSTANCE, *PINS, "--points", 6, "--quiet", "--json", "--workers", 1)
+    code, text, _ = front(INSTANCE, *PINS, "--points", 6, "--quiet", "--json", "--workers", 1)
     assert code == 0
     assert [point["proved"] for point in json.loads(text)["points"]] == [True] * 6
     solved: list[int] = []
@@ -103,11 +93,11 @@ def test_plans_for_less_memory_are_handed_on(command, searches):
     assert any(known for _, known in seen)
 
 
-def test_devices_and_batch_sizes_and_their_pictures(command, tmp_path):
+def test_devices_and_batch_sizes_and_their_pictures(front, tmp_path):
     pytest.importorskip("matplotlib")
     for axis, values, suffix in (("time,devices", "4,2", "svg"), ("time,gbs", "16,8", "html")):
         out = tmp_path / f"front.{suffix}"
-        code, text, _ = command(
+        code, text, _ = front(
             INSTANCE, "--set", "layout.schedule=1f1b", "--set", "layout.tp=2", "--axes", axis, "--values", values,
             "--quiet", "--json", "--out", out, "--workers", 1, "--set", "cluster.device.memory_bytes=4000000000",
         )  # fmt: skip
@@ -125,9 +115,9 @@ def test_devices_and_batch_sizes_and_their_pictures(command, tmp_path):
             assert points[0]["step_time_s"] > points[1]["step_time_s"]
 
 
-def test_nothing_fits_anywhere(command, tmp_path):
+def test_nothing_fits_anywhere(front, tmp_path):
     pytest.importorskip("matplotlib")
-    code, text, _ = command(
+    code, text, _ = front(
         TINY / "infeasible-states-4.yaml", "--points", 1, "--quiet", "--workers", 1, "--out", tmp_path / "front.png"
     )
     assert code == ExitCode.INFEASIBLE
@@ -135,10 +125,10 @@ def test_nothing_fits_anywhere(command, tmp_path):
     assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_stopped_before_the_first_point(command, searches):
+def test_stopped_before_the_first_point(front, searches):
     _, stop_after = searches
     stop_after.append(0)
-    code, text, _ = command(INSTANCE, *PINS, "--quiet", "--json", "--workers", 1)
+    code, text, _ = front(INSTANCE, *PINS, "--quiet", "--json", "--workers", 1)
     assert code == ExitCode.INTERRUPTED
     assert json.loads(text)["points"] == []
 
@@ -163,20 +153,20 @@ def test_stopped_before_the_first_point(command, searches):
         (["--time-limit", "0"], "--time-limit: 0.0"),
     ],
 )
-def test_wrong_options_name_themselves(command, searches, arguments, part):
+def test_wrong_options_name_themselves(front, searches, arguments, part):
     seen, _ = searches
-    code, text, messages = command(INSTANCE, *arguments)
+    code, text, messages = front(INSTANCE, *arguments)
     assert (code, text) == (ExitCode.USAGE, "")
     assert part in messages
     assert not seen
 
 
-def test_values_that_contradict_the_instance(command, searches):
-    code, text, messages = command(INSTANCE, "--axes", "time,devices", "--values", "3", "--set", "layout.tp=2")
+def test_values_that_contradict_the_instance(front, searches):
+    code, text, messages = front(INSTANCE, "--axes", "time,devices", "--values", "3", "--set", "layout.tp=2")
     assert (code, text) == (ExitCode.INVALID_INSTANCE, "")
     assert "layout.tp: 2 does not divide 3 devices" in messages
-    assert command(TINY / "no.yaml")[0] == ExitCode.USAGE
-    assert command()[0] == ExitCode.USAGE
+    assert front(TINY / "no.yaml")[0] == ExitCode.USAGE
+    assert front()[0] == ExitCode.USAGE
 
 
 def test_points_and_values_are_read_as_meant():

@@ -8,24 +8,8 @@ import sys
 
 import pytest
 
-from prism_cp.cli.main import run
 from prism_cp.errors import ExitCode
 from tests.sample_plan import infeasible_plan, sample_plan
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the program in this process: (exit code, standard output, standard error)."""
-
-    def runner(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prism-cp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return runner
 
 
 @pytest.fixture

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from prism_cp.cli.main import run
 from prism_cp.plan import Plan, plan_from_json
 from tests.sample_plan import infeasible_plan, sample_plan
 
 TINY = Path(__file__).parents[2] / "instances" / "tiny"
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    """Runs the program in this process: (exit code, standard output, standard error)."""
-
-    def runner(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["prism-cp", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            run()
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.err
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return runner
 
 
 # -- solve --robust ----------------------------------------------------------------------------------------------------
