@@ -31,6 +31,7 @@ def check_consistency(instance: Instance) -> None:
         raise InstanceError("time_unit_s", f"{instance.time_unit_s:g} seconds", f"{finest:g} … {coarsest:g}")
     check_model(instance.model)
     check_cluster(instance.cluster)
+    check_state_space(instance.model, instance.profile)
     _check_job(instance)
     check_layout_names(instance.layout, instance.profile)
     _check_pins(instance)
@@ -61,6 +62,14 @@ def check_model(model: Model) -> None:
         raise InstanceError("model.mtp_kind", f"{model.mtp_kind!r} without num_mtp_layers", "num_mtp_layers above 0")
     for index, kind in enumerate(model.kinds):
         _check_kind(kind, f"model.kinds.{index}")
+
+
+def check_state_space(model: Model, profile: Profile) -> None:
+    """Refuse Mamba-2 layers under a profile without a fused scan: what is saved there is not modelled."""
+    kinds = [kind.name for kind in model.kinds if isinstance(kind.attention, Mamba2)]
+    if kinds and not profile.fused_state_space_scan:
+        problem = f"layers of kind {kinds[0]!r} are Mamba-2, which {profile.name} scans unfused; not modelled"
+        raise InstanceError("profile.fused_state_space_scan", problem, "true, for a framework with a fused scan")
 
 
 def _check_kind(kind: LayerKind, key: str) -> None:

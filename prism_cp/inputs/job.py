@@ -43,6 +43,7 @@ class Profile(FrozenModel):
     fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
     offload_modules: tuple[OffloadModule, ...] = ()  # what they save waits on the host; the transfers count as hidden
     fused_gated_activation: bool = True  # False: the activation function's output is kept before its product, too
+    fused_state_space_scan: bool = True  # False: Mamba-2 saves matrices of chunk x chunk, which is not modelled
     keeps_score_buffer: bool = True  # Megatron's own attention does, unless a bias (ALiBi) takes its place
     pads_value_heads: bool = False  # the attention kernel wants values as wide as queries and keys
     ring_keeps_block: bool = False  # ring context parallelism keeps its buffer for a block of keys and values

@@ -390,3 +390,11 @@ def test_instances_are_frozen(tmp_path: Path) -> None:
 def test_no_instance_at_all(value: object) -> None:
     with pytest.raises(PrismError):
         instance_from_mapping(value)
+
+
+def test_mamba_under_a_framework_without_a_fused_scan_is_refused():
+    """What an unfused scan saves is not modelled, so no plan is made of it."""
+    sizes = {"model": "nemotron-h-8b", "gbs": 64, "seq_len": 4096}
+    assert load_instance(None, cluster="64xh100", **sizes).profile.fused_state_space_scan
+    with pytest.raises(InstanceError, match=r"profile\.fused_state_space_scan.*Mamba-2.*mindspeed.*accepted: true"):
+        load_instance(None, cluster="64x910b", **sizes)

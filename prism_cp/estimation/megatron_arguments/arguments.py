@@ -13,6 +13,7 @@ from prism_cp.estimation.megatron_arguments.model import is_hybrid, model_from_a
 from prism_cp.estimation.megatron_arguments.placement import layout_from_arguments, recomputation, stage_layers
 from prism_cp.estimation.megatron_arguments.profile import profile_from_arguments, release_number
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
+from prism_cp.inputs.consistency import check_state_space
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.job import Job
 from prism_cp.inputs.layout import Layout
@@ -74,7 +75,6 @@ def _configuration(
     if program == "t5":
         raise UnsupportedArgument("program", program, "encoders with decoders are not modelled", "gpt, bert")
     devices = num_devices or arguments.size("nnodes", 1) * arguments.size("nproc_per_node")
-    _refuse_unfused_scan(arguments, framework)
     model, multiple = model_from_arguments(arguments, name, program)
     layout = layout_from_arguments(arguments, devices)
     built = build_cluster(expand_cluster({"name": cluster, "num_devices": devices}, None))  # type: ignore[arg-type]
@@ -85,6 +85,7 @@ def _configuration(
         job=_job(arguments, multiple, layout.mbs * layout.dp * layout.num_microbatches),
         profile=profile_from_arguments(arguments, framework, built.device, release),
     )
+    _refuse_unfused_scan(arguments, instance)
     pieces = stage_layers(arguments, layout.pp, layout.vpp)
     texts, chunk = recomputation(arguments, model, pieces, layout.pp)
     return configure(
@@ -100,11 +101,14 @@ def _configuration(
     )
 
 
-def _refuse_unfused_scan(arguments: Arguments, framework: str) -> None:
-    """MindSpeed scans Mamba-2's chunks by matrix products whose matrices are saved; peaks are twice ours and more."""
-    if framework == "mindspeed" and is_hybrid(arguments):
-        reason = "Mamba-2 without a fused scan keeps matrices of chunk x chunk, which are not modelled"
-        raise UnsupportedArgument("mamba-chunk-size", arguments.text("mamba-chunk-size"), reason)
+def _refuse_unfused_scan(arguments: Arguments, instance: Instance) -> None:
+    """Name the flag where the instance's profile refuses the layers of a hybrid model."""
+    if is_hybrid(arguments):
+        try:
+            check_state_space(instance.model, instance.profile)
+        except InstanceError as error:
+            text = arguments.text("mamba-chunk-size")
+            raise UnsupportedArgument("mamba-chunk-size", text, error.problem) from error
 
 
 def _all_forwards_first(layout: Layout, release: str) -> bool:
