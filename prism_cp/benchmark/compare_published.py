@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from prism_cp.benchmark.published import PublishedConfiguration
 from prism_cp.benchmark.time_terms import TimeTerms, time_terms
@@ -115,8 +115,7 @@ def _only(layout: Layout, space: LayoutSpace) -> LayoutSpace:
 
     Frameworks differ in what a ZeRO stage means for gradients, so the published one is not held against them.
     """
-    names = [field.name for field in fields(layout) if field.name not in ("num_microbatches", "zero")]
-    return space.model_copy(update={name: (getattr(layout, name),) for name in names})
+    return space.pinned_to(layout).model_copy(update={"zero": space.zero})
 
 
 def _solved(
