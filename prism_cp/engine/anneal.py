@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from prism_cp.engine.tables import Tables
-from prism_cp.pipeline.kernels import longest_path_length
+from prism_cp.pipeline.kernels import longest_path_length, set_durations
 from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import StageProblem
 
@@ -219,12 +219,7 @@ def _anneal(  # type: ignore[no-untyped-def]
             for s in range(stages.shape[1]):
                 stage = stages[g, s]
                 f, b, w = times[i, s, 0], times[i, s, 1], times[i, s, 2]
-                durations[stage] = f
-                durations[num_stages + stage] = b + w
-                durations[2 * num_stages + stage] = b
-                durations[3 * num_stages + stage] = w
-                durations[4 * num_stages + stage] = f
-                durations[5 * num_stages + stage] = b + w
+                set_durations(durations, num_stages, stage, f, b, w)
             for r in range(ranks.shape[1]):
                 heads[ranks[g, r]] = head[i, r]
                 tails[ranks[g, r]] = tail[i, r]

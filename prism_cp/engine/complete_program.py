@@ -12,8 +12,9 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.engine.pricing import ItemMemory, lower_outline
+from prism_cp.engine.pricing import ItemMemory
 from prism_cp.engine.tables import Tables
+from prism_cp.relaxation import lower_hull
 from prism_cp.silent_highs import SilentHighs
 
 Int64 = NDArray[np.int64]
@@ -45,7 +46,7 @@ class CompleteProgram:
             pieces, kinds = len(stages), len(memory.rows.activation)
             for piece in range(pieces):
                 for kind in range(kinds):
-                    kept = lower_outline(memory.rows.activation[kind], memory.rows.slower[kind])
+                    kept = lower_hull(memory.rows.slower[kind], memory.rows.activation[kind])
                     columns += [(g, piece, kind, int(q), int(stages[piece]), counts) for q in kept]
                     counts += 1
             rows += [(g, row) for row in range(len(memory.rows.live))]

@@ -223,7 +223,7 @@ class Decision:
         if refuting is None or not refuting.refuted:
             return refuting is None
         self._weights = refuting.weights
-        while high - low > 1 and not limits.reached() and not self._priced:
+        while high - low > 1 and not limits.reached():
             middle = (low + high) // 2
             weighing = self._weighing(middle, target)
             if weighing is not None and weighing.refuted:

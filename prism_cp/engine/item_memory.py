@@ -8,10 +8,13 @@ from numpy.typing import NDArray
 from prism_cp.engine.chain import Chain, Group
 from prism_cp.engine.choices import ACTIVATION, INPUT_GRAD, TRANSIENT
 from prism_cp.engine.knapsack import ItemPoints
-from prism_cp.engine.pricing import MemoryRows, transient_brackets
+from prism_cp.engine.pricing import MemoryRows
+from prism_cp.relaxation import brackets_of
 from prism_cp.stage_problem import KindCosts
 
 Int64 = NDArray[np.int64]
+
+MOST_BRACKETS = 6  # of transients
 
 
 def memory_rows(
@@ -33,13 +36,15 @@ def memory_rows(
     most = max(len(kind.strategies) for kind in kinds)
     padded = [[*kind.strategies, *[kind.strategies[0]] * (most - len(kind.strategies))] for kind in kinds]
     times = np.array([[s.input_grad for s in each] for each in padded], np.float64)
-    bracket, lows = transient_brackets(np.array([[s.transient for s in each] for each in padded], np.float64))
+    transient = np.array([[s.transient for s in each] for each in padded], np.float64)
+    bracket, lows = brackets_of(transient.reshape(1, -1), MOST_BRACKETS)
     activation = np.array([[s.activation for s in each] for each in padded], np.float64)
     always = np.array([bool(alive[:, s].all()) for s in stage])
     slower = times - times.min(axis=1, keepdims=True)
     return MemoryRows(
-        rows[:, stage].astype(np.float64), ends.astype(np.float64), always, activation, slower, bracket, lows, stage
-    )
+        rows[:, stage].astype(np.float64), ends.astype(np.float64), always, activation, slower,
+        bracket.reshape(transient.shape), lows[np.isfinite(lows)], stage,
+    )  # fmt: skip
 
 
 def layers_of(chain: Chain, group: Group, choice: Int64) -> NDArray[np.float64]:

@@ -92,6 +92,8 @@ class Weigher:
             Weights to begin with, of the first cuts.
         to_the_end
             Look for the best weights even where the target cannot be refuted.
+        strongest
+            Go on after the target is refuted, until it is by far: such sums refute more of other choices.
         """
         tables = self.tables
         self._extend()
@@ -119,7 +121,7 @@ class Weigher:
         highs.addRow(1.0, 1.0, len(plain), every[:-1], np.ones(len(plain)))
         answer, stalled = np.zeros(len(plain) + 1), 0
         for _ in range(MOST_ROUNDS):
-            row = self._sum(weights)
+            row = self.sum_of(weights)
             if row is None or (self.limits is not None and self.limits.reached()):
                 break
             row, price, value = self._cheapest(row, prefix, state, picked)
@@ -211,10 +213,6 @@ class Weigher:
 
     def sum_of(self, weights: Float64) -> Row | None:
         """The sum of the paths under weights as `weigh` gives them; None where integers would be too coarse."""
-        return self._sum(weights)
-
-    def _sum(self, weights: Float64) -> Row | None:
-        """The paths with integer weights; None where these would be too coarse."""
         scales = self.tables.scales[self._plain]
         total = min(LARGEST_WEIGHT, LARGEST_VALUE // max(1, self._longest))
         if total < LEAST_WEIGHT:

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.engine.knapsack import ItemPoints
+from prism_cp.relaxation import lower_hull
 from prism_cp.silent_highs import SilentHighs
 
 Int64 = NDArray[np.int64]
 Float64 = NDArray[np.float64]
 
-MOST_BRACKETS = 6  # of transients
 MARGIN = 1e-9  # share of the sum of all terms' sizes that rounding errors may make up
 BEYOND = 1e15  # price of what a bracket does not allow
 SAMPLE = 8  # items of a group that have their best prices found under a path
@@ -110,14 +110,6 @@ class Prices:
     memory: Float64
 
 
-def transient_brackets(transients: Float64) -> tuple[Int64, Float64]:
-    """Bracket of every transient, and the least one of every bracket: equally many distinct ones in each."""
-    distinct = np.unique(transients)
-    count = min(MOST_BRACKETS, len(distinct))
-    lows = distinct[np.arange(count) * len(distinct) // count]
-    return np.searchsorted(lows, transients, side="right") - 1, lows
-
-
 def memory_costs(memory: ItemMemory, prices: Prices, weights: Float64) -> Float64:
     """Least weighted time [items] beyond the fastest strategies that the memory rows force.
 
@@ -172,7 +164,7 @@ class MemoryProgram:
             for kind in range(kinds):
                 which = np.flatnonzero(allowed[piece, kind])
                 if len(which):
-                    kept = which[lower_outline(rows.activation[kind, which], rows.slower[kind, which])]
+                    kept = which[lower_hull(rows.slower[kind, which], rows.activation[kind, which])]
                     columns += [(piece, kind, int(q)) for q in kept]
         self.column = np.array(columns, np.int64).reshape(-1, 3)
         self.impossible = np.array([[not allowed[p, k].any() for k in range(kinds)] for p in range(pieces)])
@@ -265,18 +257,3 @@ class PriceFinder:
                     prices = Prices(np.append(prices.bracket, bracket), np.vstack([prices.memory, vector]))
             self._kept[key] = prices
         return self._kept[key]
-
-
-def lower_outline(memory: Float64, time: Float64) -> NDArray[np.intp]:
-    """Positions of the points on the lower convex outline of memory and time, the fastest first."""
-    kept: list[int] = []
-    for q in np.lexsort((memory, time)):
-        if kept and memory[kept[-1]] <= memory[q]:
-            continue
-        while len(kept) >= 2:
-            a, b = kept[-2], kept[-1]
-            if (time[b] - time[a]) * (memory[b] - memory[q]) < (time[q] - time[b]) * (memory[a] - memory[b]):
-                break
-            kept.pop()
-        kept.append(int(q))
-    return np.array(kept)

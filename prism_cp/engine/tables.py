@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -345,6 +346,29 @@ class Tables:
                 self.worth[low:high], before[g], self.after[g + 1], limits, columns, mask[low:high],
             )  # fmt: skip
         return mask
+
+    def within(self, target: int) -> Tables:
+        """Tables of the items that some plan within a target time may hold, as far as a few passes tell."""
+        tables = self
+        while True:
+            mask = tables.useful(tables.scales * target)
+            if mask.all():
+                return tables
+            before = len(mask)
+            tables = tables.keep(mask)
+            if mask.sum() > 0.9 * before or not mask.any():
+                return tables
+
+    def refute(self, target: int) -> bool:
+        """Whether some group has no item left once all that no cut allows within the target are gone."""
+        tables = self
+        while True:
+            mask = tables.useful(tables.scales * target)
+            if not all(mask[start:stop].any() for start, stop in pairwise(tables.start)):
+                return True
+            if mask.all():
+                return False
+            tables = tables.keep(mask)
 
     def keep(self, mask: NDArray[np.bool_]) -> Tables:
         """Tables of some of the items only, with the same cuts."""

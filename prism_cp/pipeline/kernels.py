@@ -74,6 +74,21 @@ def _run(
 longest_path_length: Callable[..., int] = njit(cache=True)(_run)
 
 
+def _set_durations(
+    durations: Int64, num_stages: int, stage: int, forward: int, input_grad: int, weight_grad: int
+) -> None:
+    """Write the durations of one virtual stage's ops, which stand one `OpType` after another."""
+    durations[stage] = forward
+    durations[num_stages + stage] = input_grad + weight_grad
+    durations[2 * num_stages + stage] = input_grad
+    durations[3 * num_stages + stage] = weight_grad
+    durations[4 * num_stages + stage] = forward
+    durations[5 * num_stages + stage] = input_grad + weight_grad
+
+
+set_durations: Callable[..., None] = njit(cache=True)(_set_durations)
+
+
 def _run_batch(
     code: Int32,
     data_predecessor: Int32,

@@ -9,6 +9,7 @@ from prism_cp.relaxation.bounds import ClassKey, RelaxationBounds
 from prism_cp.relaxation.classes import LayoutClass
 from prism_cp.relaxation.costs import RelaxationCosts, brackets_of
 from prism_cp.relaxation.duals import Dual, dual_bounds
+from prism_cp.relaxation.hull import lower_hull
 from prism_cp.relaxation.program import Relaxation
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "RelaxationCosts",
     "brackets_of",
     "dual_bounds",
+    "lower_hull",
 ]

@@ -69,12 +69,14 @@ class RelaxationCosts:
         return RelaxationCosts(**both, layers=self.layers)
 
 
-def brackets_of(transients: Float64) -> tuple[Int64, Float64]:
+def brackets_of(transients: Float64, most: int = BRACKETS) -> tuple[Int64, Float64]:
     """Split the transients of every layout at their widest gaps.
 
     Parameters
     ----------
     transients : float64 array [layouts, values]
+    most
+        Brackets.
 
     Returns
     -------
@@ -83,12 +85,12 @@ def brackets_of(transients: Float64) -> tuple[Int64, Float64]:
     """
     ordered = np.sort(transients, axis=1)
     gaps = np.diff(ordered, axis=1)
-    cuts = min(BRACKETS - 1, gaps.shape[1])
+    cuts = min(most - 1, gaps.shape[1])
     widest = np.sort(np.argsort(-gaps, axis=1, kind="stable")[:, :cuts], axis=1) + 1  # first value of the next bracket
     starts = np.take_along_axis(ordered, widest, axis=1)
     starts[np.take_along_axis(gaps, widest - 1, axis=1) <= 0] = np.inf
     starts.sort(axis=1)
-    lows = np.full((len(transients), BRACKETS), np.inf)
+    lows = np.full((len(transients), most), np.inf)
     lows[:, 0], lows[:, 1 : 1 + cuts] = ordered[:, 0], starts
     bracket = (transients[:, :, None] >= lows[:, None, 1:]).sum(axis=2)
     return bracket.astype(np.int64), lows

@@ -28,6 +28,7 @@ from prism_cp.relaxation.costs import (
     RelaxationCosts,
 )  # fmt: skip
 from prism_cp.relaxation.duals import Dual, make_dual
+from prism_cp.relaxation.hull import lower_hull
 from prism_cp.silent_highs import SilentHighs
 
 Float64 = NDArray[np.float64]
@@ -45,21 +46,7 @@ def on_hull(strategies: Float64) -> NDArray[np.intp]:
     ----------
     strategies : float64 array [strategies, costs]
     """
-    time = strategies[:, :ACTIVATION].sum(axis=1)
-    kept: list[int] = []
-    for q in np.lexsort((strategies[:, ACTIVATION], time)):
-        x, y = time[q], strategies[q, ACTIVATION]
-        if kept and strategies[kept[-1], ACTIVATION] <= y:
-            continue
-        while len(kept) >= 2:
-            a, b = kept[-2], kept[-1]
-            if (strategies[b, ACTIVATION] - strategies[a, ACTIVATION]) * (x - time[a]) < (
-                y - strategies[a, ACTIVATION]
-            ) * (time[b] - time[a]):
-                break
-            kept.pop()
-        kept.append(int(q))
-    return np.array(kept)
+    return lower_hull(strategies[:, :ACTIVATION].sum(axis=1), strategies[:, ACTIVATION])
 
 
 class Relaxation:

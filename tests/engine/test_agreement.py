@@ -7,7 +7,7 @@ import pytest
 from prism_cp.baselines.exhaustive import exhaustive
 from prism_cp.cp.exact import cut_value, evaluate, is_feasible
 from prism_cp.cp.solve import solve_stage_problem
-from prism_cp.engine import EngineResult, complete, decide, solve, solve_with_engine
+from prism_cp.engine import EngineResult, complete, decide, solve_with_engine, state
 from prism_cp.stage_problem import StageProblem
 from tests.engine.problems import SCHEDULES, small_problem, without_reduction
 
@@ -54,7 +54,7 @@ def test_engine_is_enumeration_on_two_thousand(block: int) -> None:
 @pytest.mark.parametrize("block", range(3))
 def test_outlined_items_and_weights_are_enumeration(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only problems with many pieces and long walks need, on small ones."""
-    monkeypatch.setattr(solve, "MOST_UNSKETCHED", 1)
+    monkeypatch.setattr(state, "MOST_UNSKETCHED", 1)
     monkeypatch.setattr(decide, "NODES_PER_SLICE", 5)
     agree(range(5_000 + 100 * block, 5_100 + 100 * block), stage_model_every=10_000)
 

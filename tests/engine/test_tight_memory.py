@@ -10,8 +10,7 @@ import pytest
 
 from prism_cp.baselines.exhaustive import all_assignments, count_plans
 from prism_cp.cp.exact import evaluate, is_feasible
-from prism_cp.engine import solve as engine_solve
-from prism_cp.engine import solve_with_engine
+from prism_cp.engine import root, solve_with_engine
 from prism_cp.engine.chain import make_chain
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.knapsack import IMPOSSIBLE_COST, TOLERANCE, ItemPoints
@@ -42,7 +41,7 @@ def optimum(problem: StageProblem) -> int | None:
 @pytest.mark.parametrize("tight", [-1.0, 1e9], ids=["prices", "outlines"])
 def test_the_optimum_with_three_pieces_a_rank(seed: int, tight: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal to enumeration, whichever way items are bounded."""
-    monkeypatch.setattr(engine_solve, "TIGHT", tight)
+    monkeypatch.setattr(root, "TIGHT", tight)
     problem = three_pieces(seed)
     result = solve_with_engine(problem)
     assert result.pipeline_time == optimum(problem)
@@ -50,15 +49,15 @@ def test_the_optimum_with_three_pieces_a_rank(seed: int, tight: float, monkeypat
 
 
 def test_prices_are_used_by_those_problems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_solve, "TIGHT", -1.0)
+    monkeypatch.setattr(root, "TIGHT", -1.0)
     used = []
-    original = engine_solve.Tables
+    original = root.Tables
 
     def tables(*arguments: object, **named: object) -> object:
         used.append(named.get("priced", False))
         return original(*arguments, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(engine_solve, "Tables", tables)
+    monkeypatch.setattr(root, "Tables", tables)
     for seed in range(20):
         solve_with_engine(three_pieces(seed))
     assert sum(map(bool, used)) >= 5

@@ -10,7 +10,7 @@ from prism_cp.inputs.layout import SCHEDULES, Layout
 from prism_cp.inputs.load import load_instance
 from prism_cp.integer_tables import CostModel
 from prism_cp.layouts.admissible import AdmissibleLayouts
-from prism_cp.relaxation import RelaxationBounds, brackets_of
+from prism_cp.relaxation import RelaxationBounds, brackets_of, lower_hull
 from prism_cp.search.candidates import Batch, Candidates, never
 from tests.random_instances import random_cases
 
@@ -59,3 +59,20 @@ def test_brackets_split_at_the_widest_gaps() -> None:
     bracket, lows = brackets_of(np.array([[5.0, 1.0, 1.5, 9.0, 9.5], [2.0, 2.0, 2.0, 2.0, 3.0], [4.0] * 5]))
     assert bracket.tolist() == [[1, 0, 0, 2, 2], [0, 0, 0, 0, 1], [0] * 5]
     assert lows.tolist() == [[1.0, 5.0, 9.0], [2.0, 3.0, np.inf], [4.0, np.inf, np.inf]]
+    bracket, lows = brackets_of(np.array([[1.0, 5.0, 6.0, 7.0]]), 2)
+    assert (bracket.tolist(), lows.tolist()) == ([[0, 1, 1, 1]], [[1.0, 5.0]])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_hull_is_what_prices_choose(seed: int) -> None:
+    """Under every price on memory some point of the hull is the cheapest, and each is the only one under some price."""
+    rng = np.random.default_rng(seed)
+    time, memory = rng.integers(0, 40, 15).astype(float), rng.integers(0, 40, 15).astype(float)
+    hull = lower_hull(time, memory)
+    assert np.all(np.diff(time[hull]) > 0)
+    assert np.all(np.diff(memory[hull]) < 0)
+    prices = np.append(np.linspace(0, 50, 2_000), 1e6)
+    costs = time[None] + prices[:, None] * memory[None]
+    assert np.allclose(costs[:, hull].min(axis=1), costs.min(axis=1))
+    between = np.diff(time[hull]) / -np.diff(memory[hull])  # prices at which neighbours cost the same
+    assert np.all(np.diff(between) > 0)
