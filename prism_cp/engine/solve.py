@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from prism_cp.cp.exact import is_feasible
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.chain import make_chain, make_groups
-from prism_cp.engine.complete import HAND_ON_LIMIT
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.plans import anneal, first_plans, sketch_plans
 from prism_cp.engine.root import bounded
@@ -34,6 +33,7 @@ EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknow
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
 LEVELS = (0.03, 0.007)  # gaps proved one after another
 SHARES_OF_GAP = (0.3, 0.6, 0.85)  # the same for outlined items, as shares of what is open
+LAST_HAND_ON_LIMIT = 32.0  # deterministic time of the stage model per complete choice of outlined items, at the end
 FIRST_PLAN_NODES = 2_000_000
 COARSE_ROUNDS = 2
 
@@ -242,7 +242,7 @@ def _close(state: EngineState, tables: Tables) -> bool:
     outlined = any(items.outline is not None for items in tables.items)
     if outlined:
         tables = bounded(state, tables)
-    hand_on, levels = HAND_ON_LIMIT, list(SHARES_OF_GAP if outlined else LEVELS)
+    hand_on, levels = LAST_HAND_ON_LIMIT, list(SHARES_OF_GAP if outlined else LEVELS)
     while state.low <= state.cap() and not state.limits.reached():
         if levels:
             level = levels.pop(0)
@@ -253,7 +253,8 @@ def _close(state: EngineState, tables: Tables) -> bool:
         if target < state.low:
             continue
         decision = state.decision(tables.within(target))
-        decision.completer.refined_hand_on = hand_on
+        if not levels:
+            decision.completer.refined_hand_on = hand_on
         verdict = decision.run(target, state.limits, lambda: state.best_time)
         state.learnt += decision.learnt
         if not state.limits.reached():  # many cuts of many items take their time
