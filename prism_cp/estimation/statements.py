@@ -14,6 +14,8 @@ from prism_cp.inputs.model import MixtureOfExperts
 from prism_cp.plan import Plan
 from prism_cp.stage_problem import Assignment
 
+_ACCEPTED = "one value: an estimate is of one layout"
+
 
 def configuration_from_instance(instance: Instance, stage_layers: Sequence[int] | None = None) -> Configuration:
     """The run of an instance whose layout space holds one layout.
@@ -36,6 +38,10 @@ def configuration_from_instance(instance: Instance, stage_layers: Sequence[int] 
 def pinned_layout(instance: Instance) -> Layout:
     """The single layout of an instance's space; sizes that follow from others need not be stated."""
     experts = any(isinstance(kind.feed_forward, MixtureOfExperts) for kind in instance.model.kinds)
+    needed = ("tp", "pp", "mbs", "schedule", *(("ep", "etp") if experts else ()))
+    missing = [f"layout.{field}" for field in needed if not getattr(instance.layout, field)]
+    if len(missing) > 1:
+        raise InstanceError(missing[0], f"is open, so are {', '.join(missing[1:])}", _ACCEPTED)
     tp, pp, cp = (_only(instance, field, 1 if field == "cp" else None) for field in ("tp", "pp", "cp"))
     devices = instance.cluster.num_devices
     if devices % (tp * pp * cp):
@@ -74,7 +80,7 @@ def _only(instance: Instance, field: str, default: Any = None) -> Any:
     values = getattr(instance.layout, field)
     if values is None or not values:
         if default is None:
-            raise InstanceError(f"layout.{field}", "is open", "one value: an estimate is of one layout")
+            raise InstanceError(f"layout.{field}", "is open", _ACCEPTED)
         return default
     if len(values) > 1:
         shown = ", ".join(map(str, values))

@@ -95,3 +95,8 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_inputs_are_named(arguments: dict[str, object], named: str) -> None:
     with pytest.raises(PrismError, match=named):
         estimate(**arguments)  # type: ignore[arg-type]
+
+
+def test_all_open_fields_are_named_at_once() -> None:
+    with pytest.raises(PrismError, match=r"layout\.tp: is open, so are layout\.mbs, layout\.schedule"):
+        estimate(INSTANCE, ["layout.pp=2", "layout.schedule=all"])

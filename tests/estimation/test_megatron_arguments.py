@@ -347,7 +347,7 @@ def test_offloaded_activations_are_modules_of_the_profile() -> None:
 
 def test_mamba_2_is_refused_where_its_scan_is_not_fused() -> None:
     flags_ = {**BASE, "mamba-d-conv": "4", "mamba-chunk-size": "256"}
-    with pytest.raises(UnsupportedArgument, match="--mamba-chunk-size 256: .*scans unfused"):
+    with pytest.raises(UnsupportedArgument, match=r"--mamba-chunk-size 256: .*scans unfused"):
         configuration_from_arguments(flags_, cluster="910b", num_devices=8, framework="mindspeed")
     assert configuration_from_arguments(flags_, cluster="h100", num_devices=8).instance.model.chain == ("mamba",) * 12
 
