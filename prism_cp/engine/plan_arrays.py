@@ -12,6 +12,12 @@ from prism_cp.stage_problem import StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
 
+# Columns: of strategies, of kinds, of ranks; an end's are those of a strategy and then, from LIKE_A_KIND on, of a kind.
+FORWARD, INPUT_GRAD, WEIGHT_GRAD, HIDEABLE, ACTIVATION, TRANSIENT = range(6)
+STATIC, OPTIMIZER_STEP, HEAD, REDUCE, DEFERRED = range(5)
+CAPACITY, FIXED, FIRST_FORWARD, LAST_BUCKET = range(4)  # the third one: time before the first forward
+LIKE_A_KIND = 6
+
 
 class PlanArrays(NamedTuple):
     """A stage problem as the compiled loops take it.
@@ -19,19 +25,17 @@ class PlanArrays(NamedTuple):
     Attributes
     ----------
     strategies : int64 array [tables, kinds, strategies, 6]
-        Forward, input gradient, weight gradient, hideable, activation, transient.
+        Times, activation and transient of a layer.
     kinds : int64 array [tables, kinds, 5]
-        Static, optimizer step, head, reduce, deferred.
+        What a layer costs whatever its strategy.
     num_strategies : int64 array [kinds]
     ends : int64 array [stages, 11]
-        The first six like a strategy, the last five like a kind.
     stages : int64 array [stages, 3]
         Rank, piece, table.
     live, deferred : int64 arrays [rows, stages]
         Micro-batches of the rank's own stages, row after row.
     row_rank : int64 array [rows]
     ranks : int64 array [ranks, 4]
-        Capacity, fixed, head, last bucket.
     buffer_memory : int64 array [buffers]
     buffer_kinds, buffer_stages : bool arrays [buffers, kinds], [buffers, stages]
     prefix : int64 array [kinds, layers + 1]

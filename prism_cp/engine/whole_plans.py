@@ -11,7 +11,25 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from prism_cp.engine.plan_arrays import plan_arrays
+from prism_cp.engine.plan_arrays import (
+    ACTIVATION,
+    CAPACITY,
+    DEFERRED,
+    FIRST_FORWARD,
+    FIXED,
+    FORWARD,
+    HEAD,
+    HIDEABLE,
+    INPUT_GRAD,
+    LAST_BUCKET,
+    LIKE_A_KIND,
+    OPTIMIZER_STEP,
+    REDUCE,
+    STATIC,
+    TRANSIENT,
+    WEIGHT_GRAD,
+    plan_arrays,
+)  # fmt: skip
 from prism_cp.pipeline.kernels import longest_path_length, set_durations
 from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import Assignment, StageProblem
@@ -64,21 +82,21 @@ class PlanAnnealer:
 @njit(cache=True)
 def _excess(rank, counts, arrays):  # type: ignore[no-untyped-def]
     """Memory of a rank beyond its capacity, in its fullest moment."""
-    static, step = arrays.ranks[rank, 1], np.int64(0)
+    static, step = arrays.ranks[rank, FIXED], np.int64(0)
     kinds = counts.shape[1]
     stages = len(arrays.stages)
     for s in range(stages):
         if arrays.stages[s, 0] != rank:
             continue
         piece, table = arrays.stages[s, 1], arrays.stages[s, 2]
-        static += arrays.ends[s, 6]
-        step += arrays.ends[s, 7]
+        static += arrays.ends[s, LIKE_A_KIND + STATIC]
+        step += arrays.ends[s, LIKE_A_KIND + OPTIMIZER_STEP]
         for k in range(kinds):
             n = np.int64(0)
             for q in range(arrays.num_strategies[k]):
                 n += counts[piece, k, q]
-            static += n * arrays.kinds[table, k, 0]
-            step += n * arrays.kinds[table, k, 1]
+            static += n * arrays.kinds[table, k, STATIC]
+            step += n * arrays.kinds[table, k, OPTIMIZER_STEP]
     for b in range(len(arrays.buffer_memory)):
         held = False
         for s in range(stages):
@@ -101,19 +119,19 @@ def _excess(rank, counts, arrays):  # type: ignore[no-untyped-def]
             if live + waiting == 0:
                 continue
             piece, table = arrays.stages[s, 1], arrays.stages[s, 2]
-            used += live * arrays.ends[s, 4] + waiting * arrays.ends[s, 10]
-            transient = max(transient, arrays.ends[s, 5])
+            used += live * arrays.ends[s, ACTIVATION] + waiting * arrays.ends[s, LIKE_A_KIND + DEFERRED]
+            transient = max(transient, arrays.ends[s, TRANSIENT])
             for k in range(kinds):
                 n = np.int64(0)
                 for q in range(arrays.num_strategies[k]):
                     c = counts[piece, k, q]
                     if c:
                         n += c
-                        used += live * c * arrays.strategies[table, k, q, 4]
-                        transient = max(transient, arrays.strategies[table, k, q, 5])
-                used += waiting * n * arrays.kinds[table, k, 4]
+                        used += live * c * arrays.strategies[table, k, q, ACTIVATION]
+                        transient = max(transient, arrays.strategies[table, k, q, TRANSIENT])
+                used += waiting * n * arrays.kinds[table, k, DEFERRED]
         worst = max(worst, static + used + transient)
-    return max(np.int64(0), worst - arrays.ranks[rank, 0])
+    return max(np.int64(0), worst - arrays.ranks[rank, CAPACITY])
 
 
 @njit(cache=True)
@@ -122,27 +140,27 @@ def _pipeline_time(counts, arrays, links, rank_of_op, p2p, durations, head, tail
     stages = len(arrays.stages)
     tail[:] = 0
     for r in range(len(head)):
-        head[r] = arrays.ranks[r, 2]
+        head[r] = arrays.ranks[r, FIRST_FORWARD]
     for s in range(stages):
         rank, piece, table = arrays.stages[s]
-        f, b, w = arrays.ends[s, 0], arrays.ends[s, 1], arrays.ends[s, 2]
-        hidden, reduce = arrays.ends[s, 3], arrays.ends[s, 9]
-        head[rank] += arrays.ends[s, 8]
+        f, b, w = arrays.ends[s, FORWARD], arrays.ends[s, INPUT_GRAD], arrays.ends[s, WEIGHT_GRAD]
+        hidden, reduce = arrays.ends[s, HIDEABLE], arrays.ends[s, LIKE_A_KIND + REDUCE]
+        head[rank] += arrays.ends[s, LIKE_A_KIND + HEAD]
         for k in range(counts.shape[1]):
             for q in range(arrays.num_strategies[k]):
                 c = counts[piece, k, q]
                 if c:
                     cost = arrays.strategies[table, k, q]
-                    f += c * cost[0]
-                    b += c * cost[1]
-                    w += c * cost[2]
-                    hidden += c * cost[3]
-                    head[rank] += c * arrays.kinds[table, k, 2]
-                    reduce += c * arrays.kinds[table, k, 3]
+                    f += c * cost[FORWARD]
+                    b += c * cost[INPUT_GRAD]
+                    w += c * cost[WEIGHT_GRAD]
+                    hidden += c * cost[HIDEABLE]
+                    head[rank] += c * arrays.kinds[table, k, HEAD]
+                    reduce += c * arrays.kinds[table, k, REDUCE]
         tail[rank] += reduce - hidden
         set_durations(durations, stages, s, f, b, w)
     for r in range(len(tail)):
-        tail[r] = max(tail[r], arrays.ranks[r, 3])
+        tail[r] = max(tail[r], arrays.ranks[r, LAST_BUCKET])
     return longest_path_length(
         links[0], links[1], links[2], links[3], links[4], links[5], links[6], links[7], links[8], rank_of_op, durations,
         head, tail, p2p, end,
