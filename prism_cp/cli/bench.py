@@ -111,7 +111,7 @@ def stage_problems(
         typer.Option(
             "--second-proof",
             metavar="SECONDS",
-            help="Also ask CP-SAT, for so long, for a faster plan than the optimum.",
+            help="Also prove each optimum a second time, by CP-SAT over columns, for so long.",
         ),
     ] = None,
     out: OutOption = None,

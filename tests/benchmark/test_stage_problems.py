@@ -23,14 +23,19 @@ def test_names_are_unique_and_choose_cases():
 def test_rows_say_what_is_not_proved():
     rows = (
         CaseRow("a", "interleaved", 4, "feasible", 2_000, 1_990, 60.0, 59.0, "not asked (no optimum)"),
-        CaseRow("b", "interleaved", 4, "optimal", 2_000, 2_000, 1.0, 0.9, "not within 5 s"),
+        CaseRow("b", "interleaved", 4, "optimal", 2_000, 2_000, 1.0, 0.9, "no plan, 1.2 s (9 columns, 1 solves)"),
         CaseRow("c", "1f1b", 1, "unknown", None, 7, 3.0, 2.0, None),
     )
     text = cases_markdown(rows, "prism-cp bench stage-problems", 60)
     assert "| a | interleaved | feasible | 2,000 | 1,990 | 0.500 | 60.0 | 59.0 | not asked (no optimum) |" in text
-    assert "| b | interleaved | optimal | 2,000 | 2,000 | 0.000 | 1.0 | 0.9 | not within 5 s |" in text
+    assert (
+        "| b | interleaved | optimal | 2,000 | 2,000 | 0.000 | 1.0 | 0.9 | no plan, 1.2 s (9 columns, 1 solves) |"
+        in text
+    )
     assert "| c | 1f1b | unknown | - | 7 | - | 3.0 | 2.0 | - |" in text
-    assert "- interleaved, vpp 4: 1 of 2 proved, wall time median 30.5 s, longest 60.0 s" in text
+    assert (
+        "- interleaved, vpp 4: 1 of 2 proved, wall time median 30.5 s, longest 60.0 s; proved a second time: 1" in text
+    )
     assert "`prism-cp bench stage-problems`" in text
     assert "ortools " in text
     data = json.loads(cases_json(rows, "x", 60, 5))
@@ -47,7 +52,8 @@ def test_one_case_is_solved_proved_twice_and_written(command, tmp_path):
     )
     assert code == ExitCode.PROVED
     assert out.read_text() == text
-    assert "INFEASIBLE in" in text
+    assert "| no plan, " in text
+    assert "proved a second time: 1" in text
     assert "1/1  ds-1f1b-pp4-vpp1-m16-0.6: optimal" in messages
     (row,) = json.loads(out.with_suffix(".json").read_text())["rows"]
     assert row["pipeline_time"] == row["lower_bound"] > 0
