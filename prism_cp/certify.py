@@ -7,8 +7,8 @@ Levels, weakest first
 ``bound``
     Incumbent and bound are equal integers.
 ``reproved``
-    The joint model (other encoding), or where it is too slow CP-SAT's stage model with another seed, finds nothing
-    better among the layouts that the search opened.
+    The joint model (other encoding), or where it is too slow CP-SAT over columns, or its stage model with another seed,
+    finds nothing better among the layouts that the search opened.
 ``cross-engine``
     HiGHS, on the linear export of the best layout's stage problem, finds the same optimum.
 ``exhaustive``
@@ -29,6 +29,7 @@ from prism_cp.inputs.instance import Instance
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.layouts.admissible import AdmissibleLayouts, all_layouts
 from prism_cp.result import LayoutOutcome, SearchResult
+from prism_cp.second_proof import prove_no_plan
 
 GROUP = 8  # layouts in one joint model
 JOINT_LIMIT_S = 20.0  # then one layout at a time
@@ -68,15 +69,15 @@ def certify(instance: Instance, result: SearchResult, time_limit_s: float | None
 
 
 def _reprove(result: SearchResult, details: dict[str, Any], time_limit_s: float, seed: int) -> bool:
-    """Nothing better in any layout that the search opened, by the joint model or, where that is too slow, by CP-SAT's
-    stage model with another seed."""
+    """Nothing better in any layout that the search opened, by the joint model or, where that is too slow, one layout
+    after another."""
     assert result.objective is not None
     assert result.best is not None
     opened = [outcome for outcome in result.opened if outcome.problem is not None]
     candidates = [outcome for outcome in opened if outcome.lower_bound <= result.objective]
     if all(outcome.layout != result.best.layout for outcome in candidates):
         candidates.append(result.best)
-    joint = stage_model = 0
+    proved = {"joint_model": 0, "columns": 0, "stage_model": 0}
     for start in range(0, len(candidates), GROUP):
         group = candidates[start : start + GROUP]
         pairs = [(outcome.layout, outcome.problem) for outcome in group if outcome.problem is not None]
@@ -84,21 +85,34 @@ def _reprove(result: SearchResult, details: dict[str, Any], time_limit_s: float,
             pairs, result.objective - 1, time_limit_s=min(JOINT_LIMIT_S, time_limit_s), seed=seed
         )
         if answer is None:
-            answers = [_refuted_by_stage_model(outcome, result.objective, time_limit_s, seed) for outcome in group]
-            answer = False if False in answers else None if None in answers else True
-            stage_model += sum(one is True for one in answers)
+            answer = True
+            for outcome in group:
+                alone = None
+                for name, refuted in (("columns", _refuted_by_columns), ("stage_model", _refuted_by_stage_model)):
+                    if alone is None:
+                        alone = refuted(outcome, result.objective, time_limit_s, seed)
+                        proved[name] += alone is True
+                answer = answer and alone is not False
         elif answer:
-            joint += len(group)
+            proved["joint_model"] += len(group)
         if answer is False:
             details["reproved"] = {"contradiction": "another model has a better plan", "layouts": len(group)}
             return False
     details["reproved"] = {
         "layouts_opened": len(candidates),
-        "by_joint_model": joint,
-        "by_stage_model": stage_model,
-        "layouts_left_to_bounds": result.statistics.layouts_total - joint - stage_model,
+        **{f"by_{name}": count for name, count in proved.items()},
+        "layouts_left_to_bounds": result.statistics.layouts_total - sum(proved.values()),
     }
-    return joint + stage_model == len(candidates)
+    return sum(proved.values()) == len(candidates)
+
+
+def _refuted_by_columns(outcome: LayoutOutcome, objective: int, time_limit_s: float, seed: int) -> bool | None:
+    """CP-SAT over columns finds nothing below `objective` in one layout: True; a plan: False; a limit was met: None."""
+    problem = outcome.problem
+    assert problem is not None
+    target = objective - 1 - problem.barrier
+    verdict = prove_no_plan(problem, target, outcome.cuts, time_limit_s=time_limit_s, seed=seed)
+    return {"no_plan": True, "plan": False, "unknown": None}[verdict.status]
 
 
 def _refuted_by_stage_model(outcome: LayoutOutcome, objective: int, time_limit_s: float, seed: int) -> bool | None:

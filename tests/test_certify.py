@@ -49,3 +49,28 @@ def test_a_claim_below_the_optimum_is_not_confirmed(solved: tuple[Instance, Sear
 def test_an_unproved_result_has_no_level(solved: tuple[Instance, SearchResult]) -> None:
     instance, result = solved
     assert certify(instance, replace(result, proved=False)) == Certificate()
+
+
+def test_layouts_are_proved_one_by_one_where_the_joint_model_is_too_slow(
+    solved: tuple[Instance, SearchResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance, result = solved
+    monkeypatch.setattr("prism_cp.certify.prove_nothing_better", lambda *_, **__: None)
+    by_columns = certify(instance, result).details["reproved"]
+    assert by_columns["by_columns"] == by_columns["layouts_opened"]
+    monkeypatch.setattr("prism_cp.certify._refuted_by_columns", lambda *_: None)
+    certificate = certify(instance, result)
+    assert "reproved" in certificate.levels
+    assert certificate.details["reproved"]["by_stage_model"] == by_columns["layouts_opened"]
+
+
+def test_a_plan_found_by_columns_contradicts(
+    solved: tuple[Instance, SearchResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    instance, result = solved
+    assert result.objective is not None
+    monkeypatch.setattr("prism_cp.certify.prove_nothing_better", lambda *_, **__: None)
+    worse = replace(result, objective=result.objective + 1, bound=result.objective + 1)
+    certificate = certify(instance, worse)
+    assert certificate.levels == ("bound",)
+    assert "contradiction" in certificate.details["reproved"]
