@@ -19,7 +19,9 @@ from prism_cp.stage_problem import EndCosts, KindCosts, StageProblem, StrategyCo
 
 Int64 = NDArray[np.int64]
 
-MOST_ITEMS = 200_000
+MOST_ITEMS = 30_000
+PRICED_TOGETHER = 500  # items
+MOST_SHARES = 40_000_000  # columns of all components times paths
 MOST_POINTS = 400_000  # of one item, before those that another one beats are dropped
 MOST_COLUMNS = 60_000  # of one component
 PRICES = 8  # on the memory of each row
@@ -122,12 +124,16 @@ class ColumnMaker:
         found = np.zeros((1, 0), np.int64)
         for k in range(len(self.contents)):
             quickest = self._quickest(paths, k)
-            rows, fresh = np.divmod(np.arange(len(found) * len(quickest)), len(quickest))
-            total = share[rows] + quickest[fresh]
-            kept = np.all(total <= room, axis=1)
-            found, share = np.column_stack((found[rows[kept]], fresh[kept])), total[kept]
-            if len(found) > MOST_ITEMS:
-                raise TooManyColumnsError(f"rank {self.component.ranks[0]} has more than {MOST_ITEMS} items")
+            parts = [(np.zeros((0, k + 1), np.int64), share[:0])]
+            count = 0
+            for each, own in zip(found, share, strict=True):
+                total = own + quickest
+                fresh = np.flatnonzero(np.all(total <= room, axis=1))
+                parts.append((np.column_stack((np.repeat(each[None], len(fresh), axis=0), fresh)), total[fresh]))
+                count += len(fresh)
+                if count > MOST_ITEMS:
+                    raise TooManyColumnsError(f"rank {self.component.ranks[0]} has more than {MOST_ITEMS} items")
+            found, share = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         layers = np.zeros((len(found), self.problem.num_kinds), np.int64)
         for k, held in enumerate(self.contents):
             layers += held[found[:, k]]
@@ -171,9 +177,29 @@ class ColumnMaker:
 
         Whatever the price, ``path + price * (memory - room)`` of strategies that fit is not above the path.
         """
-        share = np.zeros((len(items.layers), len(paths.cuts)), np.int64)
-        base, room = np.zeros_like(share), np.zeros((len(items.layers), len(self._rows)), np.int64)
-        for number, content in enumerate(items.content):
+        scale, price = self._prices(paths)
+        distinct = [np.unique(each, return_inverse=True) for each in items.content.T]
+        pieces = [self._pieces_priced(paths, k, contents, price, scale) for k, (contents, _) in enumerate(distinct)]
+        shares = [np.zeros((0, len(paths.cuts)), np.int64)]
+        for start in range(0, len(items.layers), PRICED_TOGETHER):
+            part = slice(start, start + PRICED_TOGETHER)
+            which = [number[part] for _, number in distinct]
+            shares.append(self._share_priced(paths, items.content[part], pieces, which, price, scale))
+        return np.concatenate(shares)
+
+    def _share_priced(
+        self,
+        paths: Paths,
+        contents: Int64,
+        pieces: Sequence[tuple[Int64, Int64]],
+        which: Sequence[NDArray[np.intp]],
+        price: Int64,
+        scale: int,
+    ) -> Int64:
+        """The same for some items: `which` of the priced contents each piece holds."""
+        share = np.zeros((len(contents), len(paths.cuts)), np.int64)
+        base, room = np.zeros_like(share), np.zeros((len(contents), len(self._rows)), np.int64)
+        for number, content in enumerate(contents):
             left = self._memory_room(content)
             if left is None:
                 share[number] = NEVER
@@ -182,10 +208,6 @@ class ColumnMaker:
             none = np.zeros((1, len(self.component.all_stages), 3), np.int64)
             base[number] = paths.values(self.component, none, head[None], self._least_tail()[None])[0]
             room[number] = left
-        scale, price = self._prices(paths)
-        distinct = [np.unique(each, return_inverse=True) for each in items.content.T]
-        which = [number for _, number in distinct]
-        pieces = [self._pieces_priced(paths, k, contents, price, scale) for k, (contents, _) in enumerate(distinct)]
         fixed = sum((ends[which[k]] for k, (_, ends) in enumerate(pieces)), base)
         for m in range(len(self._rows)):
             total = sum((each[which[k], m] for k, (each, _) in enumerate(pieces)), np.int64(0))

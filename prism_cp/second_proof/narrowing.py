@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.second_proof.columns import ColumnMaker, Columns, Items
+from prism_cp.second_proof.columns import MOST_SHARES, ColumnMaker, Columns, Items, TooManyColumnsError
 from prism_cp.second_proof.paths import Paths
 from prism_cp.second_proof.totals import NEVER, budgets
 
@@ -49,6 +49,8 @@ def possible_columns(
         budget = _budgets([each.layers for each in held], shares, chain, room)[number]
         made = maker.columns(paths, Items(held[number].content, held[number].layers), budget, deadline)
         held[number] = made
+        if sum(len(each.layers) for each in held) * len(paths.cuts) > MOST_SHARES:
+            raise TooManyColumnsError(f"the columns are worth more than {MOST_SHARES:,} numbers")
         shares[number] = paths.values(maker.component, made.times, made.head, made.tail)
         kept = surviving([each.layers for each in held], shares, chain, room)
         if kept is None:
