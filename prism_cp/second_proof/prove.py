@@ -166,24 +166,24 @@ class _Search:
             elif len(self.settled) == MOST_SETTLED:
                 raise _TooManySettledError
             else:
-                status, better = self._settle(columns, shares, chosen)
+                status, better = self._settle(columns, chosen)
                 if status != "no_plan":
                     return status, better
             stack.append(columns)
         return "no_plan", None
 
-    def _settle(
-        self, columns: list[Columns], shares: list[Int64], chosen: Sequence[int]
-    ) -> tuple[Status, Assignment | None]:
-        """The verdict on all plans whose pieces hold what those of a choice hold."""
-        held = [each.content[i] for each, i in zip(columns, chosen, strict=True)]
-        same = [np.all(each.content == content, axis=1) for each, content in zip(columns, held, strict=True)]
-        least = [share[which].min(axis=0) for share, which in zip(shares, same, strict=True)]
+    def _settle(self, columns: list[Columns], chosen: Sequence[int]) -> tuple[Status, Assignment | None]:
+        """The verdict on all plans whose pieces hold what those of a choice hold, also with columns of other parts."""
+        items = [
+            Items(each.content[i : i + 1], each.layers[i : i + 1]) for each, i in zip(columns, chosen, strict=True)
+        ]
+        held = [item.content[0] for item in items]
+        least = [maker.priced(self.paths, item) for maker, item in zip(self.makers, items, strict=True)]
         room = self.paths.room(self.target) - sum(least)
-        made = []
-        for maker, content, own, each, i in zip(self.exact_makers, held, least, columns, chosen, strict=True):
-            item = Items(content[None], each.layers[i : i + 1])
-            made.append(maker.columns(self.paths, item, (room + own)[None], self.deadline))
+        made = [
+            maker.columns(self.paths, item, room + own, self.deadline)
+            for maker, item, own in zip(self.exact_makers, items, least, strict=True)
+        ]
         status, plan = ("no_plan", None) if not all(len(each.layers) for each in made) else self._decide(made, True)
         if status == "no_plan":
             self.settled.append(tuple(tuple(content.tolist()) for content in held))
