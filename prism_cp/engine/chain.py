@@ -72,6 +72,8 @@ class Chain:
         Composition of the layers start..stop; -1 where no piece can have it.
     local : int64 array [pieces, compositions]
         Position of a composition in a piece's list, -1 where it is not in it.
+    parts : int64 array [compositions, classes]
+        Layers of each class of strategies: of each kind, unless some are kept apart (see `strategy_classes`).
     """
 
     vectors: Int64
@@ -86,6 +88,7 @@ class Chain:
     num_runs: int
     numbers: Int64
     local: Int64
+    parts: Int64
 
     @property
     def num_states(self) -> int:
@@ -175,7 +178,19 @@ def make_chain(problem: StageProblem) -> Chain | None:
     for piece, compositions in enumerate(pieces):
         local[piece, compositions] = np.arange(len(compositions))
     return Chain(
-        table, table.sum(axis=1), pieces, starts, groups, digits, radix, steps, step_start, num_runs, numbers, local
+        table,
+        table.sum(axis=1),
+        pieces,
+        starts,
+        groups,
+        digits,
+        radix,
+        steps,
+        step_start,
+        num_runs,
+        numbers,
+        local,
+        table,
     )
 
 

@@ -88,13 +88,22 @@ class Decision:
             [items.choice + first[list(items.group.pieces)] for items in tables.items]
         ).astype(np.int64)
 
-    def run(self, target: int, limits: Limits, best: Callable[[], int | None], first_only: bool = False) -> bool | None:
+    def run(
+        self,
+        target: int,
+        limits: Limits,
+        best: Callable[[], int | None],
+        first_only: bool = False,
+        most_nodes: int | None = None,
+    ) -> bool | None:
         """False: no plan within the target is left. True: one was offered (`first_only`). None: stopped, or undecided.
 
         Parameters
         ----------
         best
             The best pipeline time known; the target falls below it as the walk goes on.
+        most_nodes
+            Stop after that many, rather than to weigh partial choices.
         """
         tables, chain = self.tables, self.tables.chain
         if np.any(np.diff(tables.start) == 0):
@@ -106,15 +115,19 @@ class Decision:
                 if first_only:
                     return True
                 target = known - 1
-            limit = tables.scales * target
+            limit, slice_nodes = tables.scales * target, NODES_PER_SLICE if most_nodes is None else most_nodes
             self._back_up(limit)
             state, self._depth, nodes = walk(
                 limit, len(tables.rows), tables.worth, tables.start, tables.item_delta, tables.delta_start,
                 tables.delta_item, tables.least, tables.down, tables.after, self._mask_rows, self._masks, self._sizes,
                 chain.run_steps, chain.step_start, self._prefix, self._state, self._run_mask, self._run_length,
-                self._order, self._pointer, self._chosen, self._depth, NODES_PER_SLICE,
+                self._order, self._pointer, self._chosen, self._depth, slice_nodes,
             )  # fmt: skip
             limits.nodes += int(nodes)
+            if most_nodes is not None:
+                most_nodes = max(0, most_nodes - int(nodes))
+                if state == NODE_LIMIT:
+                    return None
             if state == NODE_LIMIT:
                 self._weigh(target, limits)
             if state == EXHAUSTED:
@@ -255,6 +268,15 @@ class Decision:
             if value <= target or not self.learn(path):
                 return weighing
         return self._weigher.weigh(prefix, target, self._weights, strongest=self._priced)
+
+    @property
+    def refined_hand_on(self) -> float:
+        """Deterministic time of the stage model per complete choice of outlined items."""
+        return self.completer.refined_hand_on
+
+    @refined_hand_on.setter
+    def refined_hand_on(self, limit: float) -> None:
+        self.completer.refined_hand_on = limit
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ def memory_rows(
     Parameters
     ----------
     kinds
-        The table of the group's stages.
+        What a layer of every class of strategies costs on the group's stages.
     rows, alive : arrays [rows, stages]
         Live micro-batches; live or with deferred weight gradients.
     ends : int64 array [rows]
@@ -48,8 +48,8 @@ def memory_rows(
 
 
 def layers_of(chain: Chain, group: Group, choice: Int64) -> NDArray[np.float64]:
-    """Layers [items, pieces, kinds] of compositions [items, pieces]."""
-    layers = [chain.vectors[chain.pieces[piece][choice[:, k]]] for k, piece in enumerate(group.pieces)]
+    """Layers [items, pieces, classes of strategies] of compositions [items, pieces]."""
+    layers = [chain.parts[chain.pieces[piece][choice[:, k]]] for k, piece in enumerate(group.pieces)]
     return np.stack(layers, axis=1).astype(np.float64)
 
 

@@ -24,6 +24,7 @@ from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.outline import fullest_rows, make_outline
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.engine.pricing import ItemMemory, PriceFinder
+from prism_cp.engine.strategy_classes import StrategyClasses, one_class_a_kind
 from prism_cp.pipeline import live_vectors
 from prism_cp.pipeline.program import Program, get_program
 from prism_cp.pipeline.schedules.base import OpType
@@ -45,10 +46,17 @@ class _Setting:
 
 
 class ItemMaker:
-    """Makes the items of every group of a stage problem for a time limit."""
+    """Makes the items of every group of a stage problem for a time limit.
 
-    def __init__(self, problem: StageProblem, chain: Chain) -> None:
+    Parameters
+    ----------
+    classes
+        Those that the compositions of the chain tell apart; by default none.
+    """
+
+    def __init__(self, problem: StageProblem, chain: Chain, classes: StrategyClasses | None = None) -> None:
         self.problem, self.chain = problem, chain
+        self.classes = classes or one_class_a_kind(problem)
         self._choices: dict[tuple[int, ...], Choices] = {}
         self._live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
         program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
@@ -62,12 +70,20 @@ class ItemMaker:
         key = (tables, composition)
         if key not in self._sorted:
             maker = self._choices.setdefault(tables, Choices(self.problem, tables))
-            points = maker.points(tuple(self.chain.vectors[composition].tolist()))
+            points = self._in_classes(maker.points(tuple(self.chain.vectors[composition].tolist())), composition)
             order = np.lexsort((points.values[:, 0, ACTIVATION], points.values[:, 0, INPUT_GRAD]))
             self._sorted[key] = Points(
                 points.values[order], points.credit[order], points.counts[order], points.most_hidden
             )
         return self._sorted[key]
+
+    def _in_classes(self, points: Points, composition: int) -> Points:
+        """Those with the composition's layers in every class; what stands for several multisets may be one of them."""
+        if len(self.classes.kind) == self.problem.num_kinds:
+            return points
+        right = (points.counts @ self.classes.member == self.chain.parts[composition]).all(axis=1)
+        right |= points.counts[:, 0] < 0
+        return Points(points.values[right], points.credit[right], points.counts[right], points.most_hidden)
 
     def tables(self, piece: int) -> tuple[int, ...]:
         """Distinct tables the piece's virtual stages are costed with."""
@@ -79,7 +95,10 @@ class ItemMaker:
         Lower bounds of what `make` gives, in a fraction of its time. Where a strategy changes nothing but the
         input-gradient time of one stage, outlines say what memory costs beyond that.
         """
-        choice, budget, head, reduce = self._wanted(group, limit, wanted)
+        return self.bounds(group, *self._wanted(group, limit, wanted))
+
+    def bounds(self, group: Group, choice: Int64, budget: Int64, head: Int64, reduce: Int64) -> Items:
+        """The same for given compositions, what memory rows leave them [items, rows], heads and reductions."""
         values, _, offset, most, setting = self._prepared(group, choice)
         least = np.full((*offset.shape[:2], *values.shape[1:]), np.int64(1) << 40)
         for k in range(offset.shape[0]):
@@ -262,7 +281,7 @@ class ItemMaker:
         stage = np.argsort(piece, kind="stable").astype(np.int64)
         ends = np.where(alive, transient, 0).max(axis=1)
         if group.ranks not in self._finders:
-            kinds = self.problem.tables[self.problem.virtual_stages[group.stages[0]].table]
+            kinds = self.classes.costs(self.problem.tables[self.problem.virtual_stages[group.stages[0]].table])
             self._finders[group.ranks] = PriceFinder(memory_rows(kinds, rows, alive, ends, stage))
         finder = self._finders[group.ranks]
         return ItemMemory(

@@ -10,7 +10,6 @@ from prism_cp.engine.anneal import Annealer, row_starts
 from prism_cp.engine.leaf import assignment, boundaries, simulate_points
 from prism_cp.engine.state import EngineState
 from prism_cp.engine.tables import Tables
-from prism_cp.engine.whole_plans import PlanAnnealer
 from prism_cp.pipeline import PathCut
 from prism_cp.pipeline.program import get_program
 
@@ -21,8 +20,9 @@ SHARES, SHORT, LONG_RUNS = 5, 20, 3  # starts: shares of rows, length of their f
 POLISH_SETS = 12
 NEIGHBOURS = 300  # boundaries near the best ones whose longest paths are cuts from the start
 POLISHED = 6  # boundaries whose strategies are searched after annealing
-MOST_PLAN_TRIALS, PLAN_OPS, PLAN_RUNS = 400_000, 400_000_000, 2  # of the annealing over whole plans
-PLAN_PRICE = 0.4  # of memory, in shares of what the relaxation says it is worth
+MOST_PLAN_TRIALS, PLAN_OPS = 400_000, 800_000_000  # of one annealing over whole plans
+PLAN_PRICE = 1.0  # of memory, in shares of what the relaxation says it is worth
+PLAN_WARMTHS = 0.0015, 0.003  # of one run after another
 
 
 def first_plans(state: EngineState) -> None:
@@ -63,19 +63,20 @@ def sketch_plans(state: EngineState) -> None:
         _annealed(state, Annealer(Tables(state.problem, state.chain, items)))
 
 
-def whole_plans(state: EngineState) -> None:
+def whole_plans(state: EngineState, runs: int) -> None:
     """Better plans by annealing over whole plans, from the best one known, memory priced as in the relaxation."""
     start, problem = state.relaxed, state.problem
     if start is None or state.best is None:
         return
     price = float(max(prices.sum(axis=1).max() for prices in start.prices))
-    annealer = PlanAnnealer(problem)
     ops = len(get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches).code)
     trials = min(MOST_PLAN_TRIALS, PLAN_OPS // ops)
-    for run in range(PLAN_RUNS):
+    for _ in range(runs):
         if state.limits.reached():
             return
-        plan, _ = annealer.run(state.best, trials, state.seed + run, PLAN_PRICE * price)
+        warmth = PLAN_WARMTHS[state.plan_runs % len(PLAN_WARMTHS)]
+        plan, _ = state.annealer.run(state.best, trials, state.seed + state.plan_runs, PLAN_PRICE * price, warmth)
+        state.plan_runs += 1
         if plan is not None:
             state.offer(plan)
 

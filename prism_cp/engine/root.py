@@ -15,18 +15,22 @@ from prism_cp.engine.tables import Tables
 TIGHT = 0.3  # share of what is open that prices must close at once for memory to count as tight
 BISECTION = 2_000  # steps of the bound that items alone give, as a share of the time
 SEPARATIONS = 4  # paths learnt from mixtures
+FIRST_PLAN_RUNS = 3  # of the annealing over whole plans
 
 
-def bounded(state: EngineState, tables: Tables) -> Tables:
-    """Raise the bound; the tables to go on with.
+def bounded(state: EngineState, tables: Tables) -> tuple[Tables, bool]:
+    """Raise the bound; the tables to go on with, and whether their items are to be refined.
 
-    Those with prices on memory, if memory is so tight that these close a good part of what is open. Prices are dear:
-    where outlines alone come as far, they are not worth it.
+    Items are refined, or get prices on memory, if memory is so tight that this closes a good part of what is open.
+    Both are dear: where outlines alone come as far, they are not worth it.
     """
     _bisect(state, tables)
     _bound_by_weights(state, tables)
     if state.low > state.cap() or not all(items.memory is not None for items in tables.items):
-        return tables
+        return tables, False
+    if state.refinement.applies and _worth_refining(state, tables):
+        whole_plans(state, FIRST_PLAN_RUNS)
+        return tables, True
     before, gap, pool = state.low, state.cap() - state.low, state.pool
     priced = Tables(state.problem, state.chain, tables.items, priced=True)
     priced.add(tables.rows)
@@ -35,9 +39,19 @@ def bounded(state: EngineState, tables: Tables) -> Tables:
         _bound_by_weights(state, priced)
     if state.low - before < TIGHT * gap:
         state.pool = pool
-        return tables
-    whole_plans(state)
-    return priced
+        return tables, False
+    whole_plans(state, FIRST_PLAN_RUNS)
+    return priced, False
+
+
+def _worth_refining(state: EngineState, tables: Tables) -> bool:
+    """Whether refined items that are settled along their groups' own work close a good part of what is open."""
+    target = state.low + int(TIGHT * (state.cap() - state.low))
+    refined = state.refinement.tables(tables.within(target), target, [], state.limits)
+    if refined is None or not refined.refute(target):
+        return False
+    state.raise_bound(target + 1)
+    return True
 
 
 def _settle_own_work(state: EngineState, tables: Tables) -> Tables:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from prism_cp.cp.exact import is_feasible
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.chain import make_chain, make_groups
+from prism_cp.engine.close import close
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.plans import anneal, first_plans, sketch_plans
-from prism_cp.engine.root import bounded
 from prism_cp.engine.state import EngineState
 from prism_cp.engine.tables import LARGEST_VALUE, Tables, row_of
 from prism_cp.pipeline import PathCut, get_schedule
@@ -31,9 +31,6 @@ Int64 = NDArray[np.int64]
 EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknown"]
 
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
-LEVELS = (0.03, 0.007)  # gaps proved one after another
-SHARES_OF_GAP = (0.3, 0.6, 0.85)  # the same for outlined items, as shares of what is open
-LAST_HAND_ON_LIMIT = 32.0  # deterministic time of the stage model per complete choice of outlined items, at the end
 FIRST_PLAN_NODES = 2_000_000
 COARSE_ROUNDS = 2
 
@@ -129,7 +126,7 @@ def solve_with_engine(
         tables = _first_tables(state)
     except SearchStopped:
         tables = None
-    return _result(state, exhausted=state.low > state.cap() if tables is None else _close(state, tables))
+    return _result(state, exhausted=state.low > state.cap() if tables is None else close(state, tables))
 
 
 def _nothing(limit: int, longest: int) -> EngineStatus:
@@ -235,35 +232,3 @@ def _find_plan(state: EngineState, tables: Tables, limit: int) -> bool | None:
     if verdict:
         anneal(state, tables)
     return verdict
-
-
-def _close(state: EngineState, tables: Tables) -> bool:
-    """Levels, then the cap itself; whether nothing is left within the cap."""
-    outlined = any(items.outline is not None for items in tables.items)
-    if outlined:
-        tables = bounded(state, tables)
-    hand_on, levels = LAST_HAND_ON_LIMIT, list(SHARES_OF_GAP if outlined else LEVELS)
-    while state.low <= state.cap() and not state.limits.reached():
-        if levels:
-            level = levels.pop(0)
-            low, cap = state.low, state.cap()
-            target = low + int((cap - low) * level) if outlined else int(cap * (1 - level))
-        else:
-            target = state.cap()
-        if target < state.low:
-            continue
-        decision = state.decision(tables.within(target))
-        if not levels:
-            decision.completer.refined_hand_on = hand_on
-        verdict = decision.run(target, state.limits, lambda: state.best_time)
-        state.learnt += decision.learnt
-        if not state.limits.reached():  # many cuts of many items take their time
-            tables.add([row_of(cut, state.problem.p2p) for cut in decision.learnt] + decision.sums)
-        if verdict is False:
-            state.raise_bound(target + 1)
-        state.raise_bound(decision.bound)
-        if not levels and target >= state.cap():
-            if not outlined:
-                break
-            hand_on *= 4  # some choices are undecided
-    return state.low > state.cap()

@@ -9,12 +9,15 @@ from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.chain import Chain
 from prism_cp.engine.decide import Decision
+from prism_cp.engine.divide import Division
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.limits import Limits
 from prism_cp.engine.point_sets import StrategyPaths
 from prism_cp.engine.price_pool import PricePool
+from prism_cp.engine.refine import Refinement
 from prism_cp.engine.relaxed_start import RelaxedStart, relaxed_start
 from prism_cp.engine.tables import Row, Tables, row_of
+from prism_cp.engine.whole_plans import PlanAnnealer
 from prism_cp.pipeline import PathCut
 from prism_cp.stage_problem import Assignment, StageProblem
 
@@ -44,6 +47,8 @@ class EngineState:
         Those of the caller, and those found here.
     pool : PricePool or None
         Prices on memory, once there are some.
+    plan_runs : int
+        Annealings over whole plans so far; each has a seed of its own.
     """
 
     def __init__(
@@ -67,6 +72,7 @@ class EngineState:
         self.known = dict.fromkeys([*static_cuts(problem), *cuts])
         self.learnt: list[PathCut] = []
         self.pool: PricePool | None = None
+        self.plan_runs = 0
         self._paths: StrategyPaths | None = None
 
     def offer(self, plan: Assignment) -> int:
@@ -104,8 +110,30 @@ class EngineState:
         """What the linear relaxation proposes, found when first asked for."""
         return relaxed_start(self.problem)
 
+    @cached_property
+    def annealer(self) -> PlanAnnealer:
+        """Looks for better whole plans."""
+        return PlanAnnealer(self.problem)
+
+    @cached_property
+    def refinement(self) -> Refinement:
+        """Makes items that tell classes of strategies apart."""
+        return Refinement(self.problem, self.chain)
+
     def decision(self, tables: Tables) -> Decision:
         """A walk over the items of some tables."""
+        return Decision(self.maker, tables, self.known, self._strategy_paths(tables), self.offer, self.pool)
+
+    def division(self, tables: Tables, known: Sequence[PathCut]) -> Division:
+        """A search over refined items, whose tables have the paths `known`."""
+        paths = self._strategy_paths(tables)
+
+        def decide(part: Tables, own: Sequence[PathCut]) -> Decision:
+            return Decision(self.refinement.maker, part, dict.fromkeys(own), paths, self.offer)
+
+        return Division(tables, dict.fromkeys(known), decide)
+
+    def _strategy_paths(self, tables: Tables) -> StrategyPaths:
         if self._paths is None:
             self._paths = StrategyPaths(tables)
-        return Decision(self.maker, tables, self.known, self._paths, self.offer, self.pool)
+        return self._paths

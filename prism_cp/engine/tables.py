@@ -361,13 +361,17 @@ class Tables:
 
     def refute(self, target: int) -> bool:
         """Whether some group has no item left once all that no cut allows within the target are gone."""
+        return self.narrowed(target) is None
+
+    def narrowed(self, target: int) -> Tables | None:
+        """Tables of the items left once all that no cut allows within the target are gone; None if a group has none."""
         tables = self
         while True:
             mask = tables.useful(tables.scales * target)
             if not all(mask[start:stop].any() for start, stop in pairwise(tables.start)):
-                return True
+                return None
             if mask.all():
-                return False
+                return tables
             tables = tables.keep(mask)
 
     def keep(self, mask: NDArray[np.bool_]) -> Tables:

@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 
 from prism_cp.baselines.exhaustive import all_assignments, count_plans
-from prism_cp.cp.exact import evaluate, is_feasible
-from prism_cp.engine import root, solve_with_engine
+from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
+from prism_cp.engine import divide, root, solve_with_engine, state, strategy_classes
 from prism_cp.engine.chain import make_chain
+from prism_cp.engine.divide import Division
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.knapsack import IMPOSSIBLE_COST, TOLERANCE, ItemPoints
+from prism_cp.engine.limits import Limits
 from prism_cp.engine.pricing import ItemMemory, Prices, memory_costs
+from prism_cp.engine.refine import Refinement
 from prism_cp.engine.relaxed_start import relaxed_start
+from prism_cp.engine.tables import Tables, row_of
 from prism_cp.engine.whole_plans import PlanAnnealer
 from prism_cp.stage_problem import StageProblem
 from tests.random_problems import random_stage_problem
@@ -61,6 +65,81 @@ def test_prices_are_used_by_those_problems(monkeypatch: pytest.MonkeyPatch) -> N
     for seed in range(20):
         solve_with_engine(three_pieces(seed))
     assert sum(map(bool, used)) >= 5
+
+
+def refine_everything(monkeypatch: pytest.MonkeyPatch) -> list[Division]:
+    """Items are refined whatever the memory, every kind has two classes, parts are small; the searches made."""
+    made = []
+    monkeypatch.setattr(strategy_classes, "LARGE_STEP", 0.0)
+    monkeypatch.setattr(root, "_worth_refining", lambda state, tables: True)
+    monkeypatch.setattr(divide, "FEW_ITEMS", 12)
+    monkeypatch.setattr(divide, "MOST_NODES", 30)
+    original = state.Division
+
+    def division(*arguments: object) -> Division:
+        made.append(original(*arguments))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(state, "Division", division)
+    return made
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_the_optimum_with_refined_items_in_parts(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal to enumeration, with and without a bound to begin with."""
+    made = refine_everything(monkeypatch)
+    for seed in range(12 * part, 12 * part + 12):
+        problem = three_pieces(seed)
+        best = optimum(problem)
+        result = solve_with_engine(problem)
+        assert result.pipeline_time == best
+        assert result.status == ("infeasible" if best is None else "optimal")
+        if best is not None:
+            assert solve_with_engine(problem, upper_bound=best - 1).status == "no_better"
+            assert solve_with_engine(problem, upper_bound=best + 3).pipeline_time == best
+    assert max(division.parts for division in made) > 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_refined_items_cover_every_plan_within_the_target(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers that a plan's pieces hold in every class are those of an item of each group."""
+    monkeypatch.setattr(strategy_classes, "LARGE_STEP", 0.0)
+    problem = three_pieces(seed)
+    plans = [plan for plan in all_assignments(problem) if is_feasible(problem, plan)]
+    chain = make_chain(problem)
+    if chain is None or not plans:
+        return
+    times = [evaluate(problem, plan).pipeline_time for plan in plans]
+    target = (min(times) + max(times)) // 2
+    maker, refinement = ItemMaker(problem, chain), Refinement(problem, chain)
+    tables = Tables(problem, chain, [maker.coarse(group, target) for group in chain.groups])
+    if any(items.memory is None for items in tables.items):
+        return
+    tables.add([row_of(cut, problem.p2p) for cut in static_cuts(problem)])
+    tables = tables.within(target)
+    rows = tables.rows
+    refined = refinement.tables(tables, target, rows, Limits(None, None, None))
+    assert refined is not None
+    member = refinement.maker.classes.member
+    for plan, value in zip(plans, times, strict=True):
+        if value > target:
+            continue
+        worth = np.zeros(len(refined.rows), np.int64)
+        held = []
+        for g, items in enumerate(refined.items):
+            counts = [np.concatenate([np.array(row) for row in plan.counts[piece]]) for piece in items.group.pieces]
+            parts = np.stack(
+                [
+                    refined.chain.parts[refined.chain.pieces[p][items.choice[:, k]]]
+                    for k, p in enumerate(items.group.pieces)
+                ],
+                axis=1,
+            )
+            held.append(np.flatnonzero((parts == np.array([each @ member for each in counts])).all(axis=(1, 2))))
+            if len(held[-1]):
+                worth += refined.worth[refined.start[g] + held[-1][0], : len(refined.rows)]
+        if all(len(each) for each in held):  # else a plan with other classes is no worse
+            assert np.all(worth + refined.constants <= refined.scales * value)
 
 
 def random_points(rng: np.random.Generator) -> tuple[ItemPoints, np.ndarray]:

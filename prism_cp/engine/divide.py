@@ -1,0 +1,199 @@
+"""Engine room: no plan within a target, by dividing items into parts that cuts narrow from both sides.
+
+A walk decides group after group, and a cut sees of the later groups only the least they could add. Here every item is
+held against the least of all other groups, for every split of the layers, until no cut tells another one from the rest.
+What remains is weighed once; the weighted sum of paths narrows it again. Then it is divided: by the layers that one
+group holds, by what its pieces hold, at last in halves. Small parts are walked over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from prism_cp.cp.objective import longest_possible
+from prism_cp.engine.decide import Decision
+from prism_cp.engine.leaf import critical_path
+from prism_cp.engine.limits import Limits
+from prism_cp.engine.mixture import Weigher
+from prism_cp.engine.tables import Row, Tables, row_of
+from prism_cp.pipeline import PathCut
+
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+FEW_ITEMS = 2_500  # of all groups of a part, which is walked over before it is weighed
+MOST_NODES = 300_000  # of such a walk
+TAUGHT_ITEMS = 6_000  # parts with no more items learn the paths of all other parts
+SEPARATIONS = 4  # paths learnt from mixtures, per part
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some items of tables that have `paths`: those of the mask, or all; and weights to begin with."""
+
+    tables: Tables
+    mask: Mask | None
+    paths: list[PathCut]
+    weights: Float64 | None
+
+
+class Division:
+    """A search over the items of some tables; the same as `Decision` from outside.
+
+    Parameters
+    ----------
+    decide
+        Makes a walk over a part's tables, which hold the paths given.
+
+    Attributes
+    ----------
+    known : dict of PathCut
+        Paths of the tables, and those learnt.
+    learnt : list of PathCut
+    sums : list of Row
+        Weighted sums of the first part.
+    bound : int
+        Proven for all plans, when the search was exhausted but some choices are undecided.
+    refined_hand_on : float
+        Deterministic time of the stage model per complete choice.
+    parts : int
+    """
+
+    def __init__(
+        self, tables: Tables, known: dict[PathCut, None], decide: Callable[[Tables, list[PathCut]], Decision]
+    ) -> None:
+        self.tables, self.known, self._decide = tables, known, decide
+        self.learnt: list[PathCut] = []
+        self.sums: list[Row] = []
+        self.bound = self.parts = 0
+        self.refined_hand_on: float | None = None
+        self._longest = longest_possible(tables.problem)
+        self._open_bound = self._longest + 1
+
+    def run(self, target: int, limits: Limits, best: Callable[[], int | None]) -> bool | None:
+        """False: no plan within the target is left. None: stopped, or undecided."""
+        stack: list[_Part] = [_Part(self.tables, None, list(self.known), None)]
+        while stack:
+            if limits.reached():
+                return None
+            known = best()
+            target = target if known is None else min(target, known - 1)
+            stack += self._look_into(stack.pop(), target, limits, best)
+            self.parts += 1
+        if self._open_bound <= self._longest:
+            self.bound = min(target + 1, self._open_bound)
+            return None
+        return False
+
+    def _look_into(self, part: _Part, target: int, limits: Limits, best: Callable[[], int | None]) -> list[_Part]:
+        """What is left of a part, divided."""
+        tables = part.tables if part.mask is None else part.tables.keep(part.mask)
+        paths = part.paths
+        if int(tables.start[-1]) <= TAUGHT_ITEMS:
+            own = set(paths)
+            missing = [path for path in self.known if path not in own]
+            tables.add([row_of(path, tables.problem.p2p) for path in missing])
+            paths = paths + missing
+        narrowed = tables.narrowed(target)
+        if narrowed is None:
+            return []
+        tables = narrowed
+        single = int(tables.start[-1]) == len(tables.items)
+        if single or int(tables.start[-1]) <= FEW_ITEMS:
+            verdict = self._walk(tables, paths, target, limits, best, None if single else MOST_NODES)
+            if limits.reached():
+                return [_Part(tables, None, paths, part.weights)]
+            if verdict is not None:
+                return []
+        known = best()
+        target = target if known is None else min(target, known - 1)
+        weights = part.weights
+        weigher = Weigher(tables, self._longest, limits)
+        tail = np.array([rank.last_bucket for rank in tables.problem.ranks], np.int64)
+        weighing = None
+        for _ in range(SEPARATIONS):
+            weighing = weigher.weigh((), target, weights)
+            if weighing is None or weighing.refuted:
+                return []
+            weights = weighing.weights
+            if weighing.mixture is None:
+                break
+            times = np.rint(weighing.mixture).astype(np.int64)
+            value, path = critical_path(tables.problem, times, np.zeros_like(tail), tail)
+            if value <= target or path in paths:
+                break
+            self._note(path)
+            tables.add([row_of(path, tables.problem.p2p)])
+            paths = [*paths, path]
+        if weighing is not None and weighing.row is not None:
+            tables.add([weighing.row])
+            if part.mask is None:
+                self.sums.append(weighing.row)
+        narrowed = tables.narrowed(target)
+        return [] if narrowed is None else [_Part(narrowed, mask, paths, weights) for mask in _divided(narrowed)]
+
+    def _walk(
+        self,
+        tables: Tables,
+        paths: list[PathCut],
+        target: int,
+        limits: Limits,
+        best: Callable[[], int | None],
+        most_nodes: int | None,
+    ) -> bool | None:
+        """What a walk says of a part, None when it did not end; what it finds is taken note of."""
+        walk = self._decide(tables, paths)
+        if self.refined_hand_on is not None:
+            walk.refined_hand_on = self.refined_hand_on
+        verdict = walk.run(target, limits, best, most_nodes=most_nodes)
+        for path in walk.learnt:
+            self._note(path)
+        if verdict is None and walk.bound:
+            self._open_bound = min(self._open_bound, walk.bound)
+            return True
+        return verdict
+
+    def _note(self, path: PathCut) -> None:
+        if path not in self.known:
+            self.known[path] = None
+            self.learnt.append(path)
+
+
+def _divided(tables: Tables) -> list[Mask]:
+    """Parts by the layers that one group holds, else by what its pieces hold, else halves."""
+    layers = [tables.item_delta[start:stop] for start, stop in pairwise(tables.start)]
+    held = [np.unique(sizes, axis=0, return_inverse=True)[1].reshape(-1) for sizes in _sizes(tables)]
+    for keys in (layers, held):
+        widest = max(range(len(keys)), key=lambda g: len(np.unique(keys[g])))
+        if len(np.unique(keys[widest])) > 1:
+            return _masks(tables, widest, keys[widest])
+    largest = int(np.argmax(np.diff(tables.start)))
+    number = np.arange(len(layers[largest]))
+    return _masks(tables, largest, (2 * number >= len(number)).astype(np.int64))
+
+
+def _sizes(tables: Tables) -> list[Int64]:
+    """Layers that the pieces of every group's items hold [items, pieces]."""
+    chain = tables.chain
+    return [
+        np.stack(
+            [chain.sizes[chain.pieces[piece][items.choice[:, k]]] for k, piece in enumerate(items.group.pieces)], axis=1
+        )
+        for items in tables.items
+    ]
+
+
+def _masks(tables: Tables, group: int, key: Int64) -> list[Mask]:
+    """Everything but other values of the key among the items of one group, for each of its values."""
+    parts = []
+    for value in np.unique(key).tolist():
+        mask = np.ones(int(tables.start[-1]), np.bool_)
+        mask[tables.start[group] : tables.start[group + 1]] = key == value
+        parts.append(mask)
+    return parts
