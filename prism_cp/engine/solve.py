@@ -120,7 +120,7 @@ def solve_with_engine(
     if hint is not None and is_feasible(problem, hint):
         state.offer(hint)
     try:
-        if state.best is None:
+        if state.best is None and upper_bound is None:
             first_plans(state)
         sketch_plans(state)
         tables = _first_tables(state)
