@@ -358,3 +358,46 @@ def test_every_refused_flag_is_named_with_its_reason() -> None:
             Arguments({f"--{flag}": "7"})
         assert str(caught.value) == f"--{flag} 7: {reason}"
         Arguments({flag: "false"})  # switched off, it says nothing
+
+
+def test_an_unknown_flag_is_refused_whatever_its_number() -> None:
+    with pytest.raises(UnsupportedArgument, match=r"--new-thing 0: unknown flag"):
+        Arguments({"new-thing": "0"})
+    with pytest.raises(UnsupportedArgument, match=r"--num_layers 4: unknown flag \(accepted: --num-layers"):
+        Arguments({"num_layers": "4"})
+    assert not Arguments({"new-thing": "false", "num-layers": None}).given.get("num-layers")
+
+
+@pytest.mark.parametrize("word", ["-tp", "tensor-model-parallel-size"])
+def test_a_flag_without_its_dashes_is_no_value(word: str) -> None:
+    with pytest.raises(UsageError, match=f"'{word}' after --swiglu looks like a flag"):
+        arguments_from_text(f"--swiglu {word} 2 --lr -1e-4")
+    assert arguments_from_text("--min-lr -1e-4") == {"min-lr": "-1e-4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_experts": "4", "moe_router_topk": "9"}, "top_k: 9 of 4 experts"),
+        ({"group_query_attention": "true", "num_query_groups": "3"}, "num_key_value_heads: 3 does not divide 8"),
+        ({"expert_model_parallel_size": "2"}, "layout.ep: 2 but .* has no experts"),
+        ({"num_experts": "4", "expert_model_parallel_size": "3"}, "layout.ep: 3 does not divide 4 experts"),
+        ({"tensor_model_parallel_size": "8", "num_attention_heads": "4"}, "layout.tp: 8 does not divide 4 heads"),
+        (
+            {"tensor_model_parallel_size": "2", "sequence_parallel": "true", "seq_length": "1023"},
+            "layout.sp: tp 2 does not divide the 1023 tokens",
+        ),
+        ({"seq_length": "2048"}, "job.seq_len: 2048 exceeds the 1024 learned positions"),
+        ({"optimizer_cpu_offload": "true", "optimizer_offload_fraction": "3"}, "a number from 0 to 1"),
+        ({"exp_avg_dtype": "bf16"}, "--exp-avg-dtype bf16: needs --use-precision-aware-optimizer"),
+        ({"pipeline_model_parallel_layout": "E(t*9999)*9999|L"}, "too many stages"),
+        ({"global_batch_size": "99999968", "micro_batch_size": "1"}, "micro-batches on 1 stages are too many"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_named(changes: dict[str, str], named: str) -> None:
+    with pytest.raises(PrismError, match=named):
+        configuration(**changes)
+
+
+def test_expert_tensor_parallelism_means_nothing_without_experts() -> None:
+    assert configuration(expert_tensor_parallel_size="4").layout.etp == 1

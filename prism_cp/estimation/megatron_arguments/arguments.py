@@ -135,7 +135,7 @@ def _legacy_mask_bytes(arguments: Arguments, framework: str) -> int:
 def _offloaded(arguments: Arguments) -> float:
     if arguments.has("swap-optimizer"):
         return 1.0
-    return arguments.number("optimizer-offload-fraction", 1.0) if arguments.has("optimizer-cpu-offload") else 0.0
+    return arguments.number("optimizer-offload-fraction", 1.0, 1.0) if arguments.has("optimizer-cpu-offload") else 0.0
 
 
 def _job(arguments: Arguments, multiple: int, gbs: int) -> Job:

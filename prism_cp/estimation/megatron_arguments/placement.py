@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from prism_cp.estimation.megatron_arguments.model import num_layers, removed_layers
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
+from prism_cp.estimation.megatron_arguments.stage_text import expanded
 from prism_cp.formulas.strategies import MODULES
 from prism_cp.inputs.layout import Layout
 from prism_cp.inputs.model import Model
@@ -47,7 +48,7 @@ def layout_from_arguments(arguments: Arguments, num_devices: int) -> Layout:
         cp=cp,
         cp_comm=CP_ALGORITHMS[algorithm],
         ep=arguments.size("expert-model-parallel-size", 1),
-        etp=arguments.size("expert-tensor-parallel-size", tp if arguments.has("num-experts") else 1),
+        etp=arguments.size("expert-tensor-parallel-size", tp) if arguments.has("num-experts") else 1,
         dp=dp,
         pp=pp,
         vpp=vpp,
@@ -173,16 +174,11 @@ def _dealt(sizes: Sequence[int], pp: int, vpp: int) -> list[int]:
 
 def _layout_pieces(arguments: Arguments) -> list[str]:
     """Stages of ``--pipeline-model-parallel-layout``, one letter an item: E embedding, t layer, m MTP, L loss."""
-    text = arguments.text("pipeline-model-parallel-layout").replace(",", "").replace(" ", "")
-    expanded = text
-    while True:
-        grown = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), expanded)
-        grown = re.sub(r"([A-Za-z])\*(\d+)", lambda match: match[1] * int(match[2]), grown)
-        if grown == expanded:
-            break
-        expanded = grown
-    expanded = expanded.replace("(", "").replace(")", "")
-    pieces = expanded.split("|")
+    text = arguments.text("pipeline-model-parallel-layout")
+    try:
+        pieces = expanded(text).replace("(", "").replace(")", "").split("|")
+    except ValueError as error:
+        raise UnsupportedArgument("pipeline-model-parallel-layout", text, str(error)) from error
     known = set("".join(pieces)) <= set("EtmL")
     if not known or "E" not in pieces[0] or "L" not in pieces[-1] or any("m" in piece for piece in pieces[:-1]):
         problem = "is not modelled"

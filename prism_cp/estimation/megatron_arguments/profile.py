@@ -103,6 +103,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         master = DTYPE_BYTES[arguments.one_of("main-params-dtype", "fp32", ("fp32", "fp16"))]
         first = DTYPE_BYTES[arguments.one_of("exp-avg-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
         second = DTYPE_BYTES[arguments.one_of("exp-avg-sq-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
+    else:
+        _refuse_state_dtypes(arguments)
     # Megatron-FSDP without its own master weights keeps the 16-bit ones alone.
     arguments.one_of("megatron-fsdp-main-params-dtype", "fp32", ("fp32",))
     if arguments.has("reuse-fp32-param"):
@@ -111,6 +113,14 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     if kind != "adam":
         return {"optimizer": "muon", "optimizer_state_bytes": master + first, "optimizer_moment_bytes": first, **aware}
     return {"optimizer_state_bytes": master + first + second, "optimizer_moment_bytes": first + second, **aware}
+
+
+def _refuse_state_dtypes(arguments: Arguments) -> None:
+    """Without the precision-aware optimizer every state is fp32; Megatron-LM refuses other words."""
+    for flag in ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"):
+        if arguments.text(flag, "fp32") != "fp32":
+            reason = "needs --use-precision-aware-optimizer"
+            raise UnsupportedArgument(flag, arguments.text(flag), reason, "fp32")
 
 
 def _dispatcher(arguments: Arguments) -> dict[str, Any]:
