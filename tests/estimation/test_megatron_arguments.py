@@ -21,6 +21,7 @@ from prism_cp.estimation.megatron_arguments import (
 from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
 from prism_cp.estimation.megatron_arguments.reading import arguments_from_text
 from prism_cp.formulas.parameters import model_parameters
+from prism_cp.formulas.strategies import strategies_for
 
 BASE = {
     "num-layers": "12",
@@ -300,7 +301,7 @@ NOT_MODELLED = {
     "activation offload of unknown modules": ("offload_modules", "[dense_fc1]", "qkv_linear"),
     "activation offload of an output that stays": ("offload_modules", "[attn_proj]", "only with core_attn"),
     "activation offload by layer": ("cpu_offloading", "true", "offloading of activations"),
-    "activation swap": ("swap_attention", "true", "offloading of activations"),
+    "activation swap of another framework": ("swap_attention", "true", "is no flag of megatron"),
     "swap in latent attention": ("mla_swap_core_attn_out", "true", "offloading of activations"),
     "two-dimensional tensor parallelism": ("tp_2d", "true", "two-dimensional tensor parallelism"),
     "nd matmul": ("use_nd_matmul", "true", "two-dimensional tensor parallelism"),
@@ -401,3 +402,66 @@ def test_sizes_that_contradict_each_other_are_named(changes: dict[str, str], nam
 
 def test_expert_tensor_parallelism_means_nothing_without_experts() -> None:
     assert configuration(expert_tensor_parallel_size="4").layout.etp == 1
+
+
+SWAPPING = {"use-mcore-models": "true", "use-flash-attn": "true", "swap-attention": "true", "attention-dropout": "0"}
+
+
+def swapping(**changes: str) -> Configuration:
+    """The small layers under MindSpeed with attention swapped to the host."""
+    added = {name.replace("_", "-"): value for name, value in changes.items()}
+    given = {**BASE, **SWAPPING, **added}
+    return configuration_from_arguments(given, cluster="910b", num_devices=8, framework="mindspeed")
+
+
+def test_swapped_attention_leaves_but_for_the_layer_at_work() -> None:
+    small_head = {"padded_vocab_size": "512"}  # so that the peak is in a layer's backward pass
+    here, away = swapping(swap_attention="false", **small_head), swapping(**small_head)
+    assert away.instance.profile.offload_modules == ("qkv_linear", "core_attn", "attn_proj")
+    assert swapping(swap_modules="input_norm").instance.profile.offload_modules == ()
+    before, after = (estimate(run).ranks[0] for run in (here, away))
+    assert before.steady_gib == after.steady_gib
+    # of eleven of the twelve layers: the norm's output, query, key, value and the output, 512 wide for 4 x 1,024 tokens
+    gone = 11 * 2 * 4096 * 5 * 512
+    for phase in ("first step", "later steps"):
+        assert (before.phases_gib[phase] - after.phases_gib[phase]) * 2**30 == pytest.approx(gone, abs=2**14)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recomputed"),
+    [
+        ({"recompute_num_layers": "1"}, [1, 1, 1, 1]),
+        ({"recompute_num_layers": "1", "enable_recompute_layers_per_pp_rank": "true"}, [1, 1, 0, 0]),
+        ({"recompute_num_layers": "3", "enable_recompute_layers_per_pp_rank": "true"}, [2, 2, 1, 1]),
+        ({"recompute_num_layers": "9", "enable_recompute_layers_per_pp_rank": "true"}, [3, 3, 3, 3]),
+        ({"recompute_method": "uniform"}, [3, 3, 3, 3]),
+        ({"recompute_method": "block", "recompute_num_layers": "3"}, [3, 3, 3, 3]),
+        ({}, [0, 0, 0, 0]),
+    ],
+)
+def test_recomputed_layers_beside_swapping_are_feed_forwards(changes: dict[str, str], recomputed: list[int]) -> None:
+    pipelined = {"pipeline_model_parallel_size": "2", "num_layers_per_virtual_pipeline_stage": "3"}
+    run = swapping(**pipelined, **changes)
+    names = [strategy.name for strategy in strategies_for(run.instance.model.chain[0], run.instance)]
+    index = names.index("mlp") if "mlp" in names else None
+    assert [0 if index is None else counts[0][index] for counts in run.assignment.counts] == recomputed
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"use_mcore_models": "false"}, "without --use-mcore-models"),
+        ({"use_flash_attn": "false"}, "without --use-flash-attn"),
+        ({"qk_layernorm": "true"}, "with --qk-layernorm"),
+        ({"recompute_granularity": "full"}, "with --recompute-granularity"),
+        ({"context_parallel_size": "2"}, "with context parallelism"),
+        ({"swap_modules": "mlp"}, "--swap-modules mlp"),
+        (
+            {"recompute_method": "block", "recompute_num_layers": "2"},
+            "--recompute-num-layers 2: swaps some layers only",
+        ),
+    ],
+)
+def test_swapping_beside_what_is_not_known_is_refused(changes: dict[str, str], named: str) -> None:
+    with pytest.raises(UnsupportedArgument, match=named):
+        swapping(**changes)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from prism_cp.estimation.megatron_arguments.model import num_layers, removed_layers
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
 from prism_cp.estimation.megatron_arguments.stage_text import expanded
+from prism_cp.estimation.megatron_arguments.swapping import swapped_recomputation
 from prism_cp.formulas.strategies import MODULES
 from prism_cp.inputs.layout import Layout
 from prism_cp.inputs.model import Model
@@ -190,10 +191,12 @@ def _layout_pieces(arguments: Arguments) -> list[str]:
 def recomputation(arguments: Arguments, model: Model, pieces: Sequence[int], pp: int) -> tuple[list[str], int]:
     """Strategy of every chain item, and how many layers full recomputation checkpoints together."""
     chain, layers = model.chain, model.num_layers
+    texts, chunk = ["none"] * len(chain), 1
+    if arguments.has("swap-attention"):
+        texts = swapped_recomputation(arguments, pieces, pp, len(chain))
     granularity = arguments.text("recompute-granularity")
     if arguments.has("recompute-activations"):
         granularity = granularity or "selective"
-    texts, chunk = ["none"] * len(chain), 1
     if granularity == "selective":
         texts = [_modules(arguments)] * len(chain)
     elif granularity == "full":
