@@ -42,6 +42,9 @@ class Configuration:
     all_forwards_first : bool
         Every micro-batch runs forward on every chunk before the first backward starts, whatever the schedule's name:
         what Megatron-LM's interleaving did with as many micro-batches as ranks.
+    whole_blocks : bool
+        Weights, gradients and optimizer state are tensors in blocks of PyTorch's caching allocator, which are not cut
+        where little would be left: `prism_cp.estimation.allocator_blocks`.
     measured_devices : tuple of int
         Devices whose memory a published figure is about, of which the fullest counts; empty: all. Numbers in
         Megatron-LM's order: tensor, context, data, pipeline parallelism, the first varying fastest.
@@ -57,6 +60,7 @@ class Configuration:
     deferred_projections: int = 0
     layer_buffer_bytes: int = 0
     all_forwards_first: bool = False
+    whole_blocks: bool = False
     measured_devices: tuple[int, ...] = ()
     first_step_only: bool = False
 
@@ -78,6 +82,7 @@ def configure(
     deferred_projections: int = 0,
     layer_buffer_bytes: int = 0,
     all_forwards_first: bool = False,
+    whole_blocks: bool = False,
 ) -> Configuration:
     """A configuration from what frameworks state: layers of every virtual stage, recomputation of every layer.
 
@@ -120,6 +125,7 @@ def configure(
         deferred_projections,
         layer_buffer_bytes,
         all_forwards_first,
+        whole_blocks,
     )
 
 

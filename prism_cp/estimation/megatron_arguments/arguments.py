@@ -98,6 +98,8 @@ def _configuration(
         deferred_projections=arguments.integer("wgrad-deferral-limit", 0) if _defers(arguments) else 0,
         layer_buffer_bytes=_legacy_mask_bytes(arguments, framework),
         all_forwards_first=_all_forwards_first(layout, release),
+        whole_blocks=framework
+        == "megatron",  # MindSpeed-LLM's scripts ask for segments that grow, which are cut anywhere
     )
 
 
