@@ -99,9 +99,8 @@ def configuration_from_plan(plan: Plan) -> Configuration:
     """
     if plan.layout is None:
         raise InstanceError("layout", f"the plan of {plan.instance_name} has none ({plan.status})", "another plan")
+    check_plan(plan)
     layout = plan.layout.layout()
-    check_run(plan.instance, layout)
-    _check_stages(plan, layout)
     used = {name for stage in plan.virtual_stages for row in stage.strategies.values() for name in row}
     instance = with_strategies(plan.instance, sorted(used))
     names = {kind: [s.name for s in strategies_for(kind, instance)] for kind in instance.model.chain_kinds}
@@ -119,8 +118,18 @@ def configuration_from_plan(plan: Plan) -> Configuration:
     return Configuration(instance, layout, Assignment(tuple(boundaries), tuple(counts)))
 
 
-def _check_stages(plan: Plan, layout: Layout) -> None:
-    """The plan's virtual stages hold the whole chain once, and every held layer has one strategy."""
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan whose layout cannot be, or whose stages do not hold the whole chain once with one strategy a layer.
+
+    Raises
+    ------
+    InstanceError
+        A part of the plan contradicts another; plans without a layout contradict nothing.
+    """
+    if plan.layout is None:
+        return
+    layout = plan.layout.layout()
+    check_run(plan.instance, layout)
     chain = plan.instance.model.chain
     pieces = {stage.piece: stage for stage in plan.virtual_stages}
     needed = get_schedule(layout.schedule).num_pieces(layout.pp, layout.vpp)
@@ -134,6 +143,10 @@ def _check_stages(plan: Plan, layout: Layout) -> None:
         chosen = {kind: sum(row.values()) for kind, row in stage.strategies.items() if row}
         if chosen != wanted:
             raise InstanceError(key, f"strategies for {chosen}", f"for the layers it holds, {wanted}")
+        for kind in wanted:
+            known = [strategy.name for strategy in strategies_for(kind, plan.instance)]
+            for name in sorted(set(stage.strategies[kind]) - set(known)):
+                raise InstanceError(key, f"{name!r} is no strategy of {kind}", ", ".join(known))
         first += stage.layers.count
     if first != len(chain):
         raise InstanceError("virtual_stages", f"hold {first} layers", f"{len(chain)}, the whole chain")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from prism_cp.cli.estimate import estimate
+from prism_cp.cli.explain import explain
 from prism_cp.errors import PrismError
 from prism_cp.inputs.load import load_instance
 from prism_cp.search.options import SearchOptions
@@ -122,6 +123,7 @@ def written_plan() -> dict[str, Any]:
         (("virtual_stages",), [], "virtual_stages: hold the pieces"),
         (("virtual_stages", 1, "layers", "count"), 1, "virtual_stages"),
         (("virtual_stages", 0, "strategies"), {"gqa+dense": {"none": 99}}, "virtual_stages of piece 0: strategies"),
+        (("virtual_stages", 0, "strategies"), {"gqa+dense": {"other": 3}}, "'other' is no strategy of gqa"),
         (("layout", "tp"), 7, "layout.tp: 7"),
         (("layout", "dp"), 4, "layout"),
         (("layout", "num_microbatches"), 10**15, "layout.num_microbatches"),
@@ -139,3 +141,5 @@ def test_plans_that_contradict_themselves_are_refused(
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     with pytest.raises(PrismError, match=named):
         estimate(tmp_path / "plan.json")
+    with pytest.raises(PrismError, match=named):
+        explain(tmp_path / "plan.json", quiet=True)
