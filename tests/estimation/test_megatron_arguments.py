@@ -392,6 +392,13 @@ def test_a_flag_without_its_dashes_is_no_value(word: str) -> None:
         ({"optimizer_cpu_offload": "true", "optimizer_offload_fraction": "3"}, "a number from 0 to 1"),
         ({"exp_avg_dtype": "bf16"}, "--exp-avg-dtype bf16: needs --use-precision-aware-optimizer"),
         ({"pipeline_model_parallel_layout": "E(t*9999)*9999|L"}, "too many stages"),
+        ({"pipeline_model_parallel_layout": "E(t*12|L"}, "is not modelled"),
+        ({"pipeline_model_parallel_layout": "EEt*12|L"}, "is not modelled"),
+        ({"pipeline_model_parallel_layout": "Et*12|mL"}, "places 1 of 0 multi-token-prediction layers"),
+        (
+            {"pipeline_model_parallel_layout": "Et*12|L", "mtp_num_layers": "1"},
+            "places 0 of 1 multi-token-prediction layers",
+        ),
         ({"global_batch_size": "99999968", "micro_batch_size": "1"}, "micro-batches on 1 stages are too many"),
     ],
 )

@@ -177,15 +177,22 @@ def _layout_pieces(arguments: Arguments) -> list[str]:
     """Stages of ``--pipeline-model-parallel-layout``, one letter an item: E embedding, t layer, m MTP, L loss."""
     text = arguments.text("pipeline-model-parallel-layout")
     try:
-        pieces = expanded(text).replace("(", "").replace(")", "").split("|")
+        plain = expanded(text)
     except ValueError as error:
         raise UnsupportedArgument("pipeline-model-parallel-layout", text, str(error)) from error
-    known = set("".join(pieces)) <= set("EtmL")
-    if not known or "E" not in pieces[0] or "L" not in pieces[-1] or any("m" in piece for piece in pieces[:-1]):
+    if plain.count("(") == plain.count(")"):
+        plain = plain.replace("(", "").replace(")", "")
+    if not re.fullmatch(r"E[t|]*m*L", plain):
         problem = "is not modelled"
         accepted = "E first, L last, m on the last stage, t between"
         raise UnsupportedArgument("pipeline-model-parallel-layout", text, problem, accepted)
-    return pieces
+    depths = arguments.integer("mtp-num-layers", 0)
+    if plain.count("m") != depths:
+        problem = f"places {plain.count('m')} of {depths} multi-token-prediction layers"
+        raise UnsupportedArgument(
+            "pipeline-model-parallel-layout", text, problem, "m once for each of --mtp-num-layers"
+        )
+    return plain.split("|")
 
 
 def recomputation(arguments: Arguments, model: Model, pieces: Sequence[int], pp: int) -> tuple[list[str], int]:
