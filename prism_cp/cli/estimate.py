@@ -95,7 +95,7 @@ def _from_arguments(path: Path, case: str | None, cluster: str | None, framework
     if framework not in FRAMEWORKS:
         raise UsageError(f"--framework: {framework!r} (accepted: {', '.join(FRAMEWORKS)})")
     number, _, family = (cluster or "").partition("x")
-    if not number.isdecimal() or family not in catalog_names("clusters"):
+    if not number.isdecimal() or int(number) < 1 or family not in catalog_names("clusters"):
         names = ", ".join(catalog_names("clusters"))
         given = "is missing" if cluster is None else repr(cluster)
         raise UsageError(f"--cluster: {given} (accepted: devices x family, e.g. 64xh100; families: {names})")

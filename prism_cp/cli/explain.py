@@ -100,9 +100,11 @@ def explain(
         extra = [name for name, value in {**given, "--set": set_ or None}.items() if value is not None]
         if extra:
             raise UsageError(f"{', '.join(extra)}: {source} is a plan (accepted with these options: an instance)")
+        from prism_cp.estimation.statements import check_plan
         from prism_cp.plan import read_plan
 
         plan = read_plan(source)
+        check_plan(plan)
         with GentleStop():  # between and after searches, too
             if plan.status == "infeasible" and wanted is None:
                 _explain_infeasible(plan.instance, options, as_json=json)

@@ -42,7 +42,7 @@ def validate(
     quiet: QuietOption = False,
 ) -> None:
     """Predict memory and step time of published runs, and say how far off the predictions are."""
-    _check(out)
+    _check(out, csv)
     from prism_cp.validation.report import as_json, rows_csv, summary_text
     from prism_cp.validation.rows import read_rows
     from prism_cp.validation.summary import summarize
@@ -62,9 +62,13 @@ def validate(
     typer.echo(summary_text(summary, groups=("family",)).rstrip("\n"))
 
 
-def _check(out: Path | None) -> None:
+def _check(out: Path | None, csv: Sequence[Path]) -> None:
     if out is None:
         return
+    if not out.name:
+        raise UsageError(f"--out: {out} is a directory (accepted: a file name)")
+    if out.resolve() in {path.resolve() for path in csv}:
+        raise UsageError(f"--out: {out} is one of the measurement files (accepted: another name)")
     if out.suffix == _ROWS:
         check_out(out)
         return

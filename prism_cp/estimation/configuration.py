@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 from prism_cp.errors import InstanceError
 from prism_cp.formulas.strategies import MODULES, chosen_strategy, strategies_for
+from prism_cp.inputs.consistency import check_consistency
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout, LayoutSpace
+from prism_cp.layouts.admissible import heads, tp_divides, used_kinds
 from prism_cp.pipeline import get_schedule
 from prism_cp.stage_problem import Assignment
+
+MAX_OPERATIONS = 20_000_000  # forwards and backwards of a step that are simulated one by one
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,9 @@ class Configuration:
     all_forwards_first : bool
         Every micro-batch runs forward on every chunk before the first backward starts, whatever the schedule's name:
         what Megatron-LM's interleaving did with as many micro-batches as ranks.
+    whole_blocks : bool
+        Weights, gradients and optimizer state are tensors in blocks of PyTorch's caching allocator, which are not cut
+        where little would be left: `prism_cp.estimation.allocator_blocks`.
     measured_devices : tuple of int
         Devices whose memory a published figure is about, of which the fullest counts; empty: all. Numbers in
         Megatron-LM's order: tensor, context, data, pipeline parallelism, the first varying fastest.
@@ -53,6 +60,7 @@ class Configuration:
     deferred_projections: int = 0
     layer_buffer_bytes: int = 0
     all_forwards_first: bool = False
+    whole_blocks: bool = False
     measured_devices: tuple[int, ...] = ()
     first_step_only: bool = False
 
@@ -74,6 +82,7 @@ def configure(
     deferred_projections: int = 0,
     layer_buffer_bytes: int = 0,
     all_forwards_first: bool = False,
+    whole_blocks: bool = False,
 ) -> Configuration:
     """A configuration from what frameworks state: layers of every virtual stage, recomputation of every layer.
 
@@ -89,8 +98,9 @@ def configure(
     Raises
     ------
     InstanceError
-        The layers do not add up, or a recomputation module is unknown.
+        The layers do not add up, a recomputation module is unknown, or the model cannot be laid out like this.
     """
+    check_run(instance, layout)
     pieces = get_schedule(layout.schedule).num_pieces(layout.pp, layout.vpp)
     boundaries = _boundaries(instance, pieces, stage_layers)
     chain = instance.model.chain
@@ -115,7 +125,52 @@ def configure(
         deferred_projections,
         layer_buffer_bytes,
         all_forwards_first,
+        whole_blocks,
     )
+
+
+def check_run(instance: Instance, layout: Layout) -> None:
+    """Refuse a layout that the model, the batch or the devices cannot have, whatever a search would do with it.
+
+    Tensor parallelism may leave the innermost link domain here, and a stage may be empty.
+
+    Raises
+    ------
+    InstanceError
+        Values contradict each other, or the step is too long to be simulated.
+    """
+    space = LayoutSpace(tp_within_domain=False, allow_empty_middle_stages=True).pinned_to(layout)
+    pinned = instance.model_copy(update={"layout": space})
+    check_consistency(pinned)
+    schedule = get_schedule(layout.schedule)
+    refused = schedule.why_not(layout.pp, layout.vpp, layout.num_microbatches)
+    if refused is not None:
+        raise InstanceError("layout.schedule", refused)
+    _check_sizes(instance, layout)
+    pieces = schedule.num_pieces(layout.pp, layout.vpp)
+    if 2 * pieces * layout.num_microbatches > MAX_OPERATIONS:
+        problem = f"{layout.num_microbatches} micro-batches on {pieces} stages are too many to simulate"
+        raise InstanceError("job.gbs", problem, f"at most {MAX_OPERATIONS // (2 * pieces)} micro-batches a step")
+
+
+def _check_sizes(instance: Instance, layout: Layout) -> None:
+    """Sizes of several fields that have to divide each other."""
+    tokens, experts = instance.job.seq_len // layout.cp, layout.ep * layout.etp
+    if layout.sp and tokens % layout.tp:
+        raise InstanceError("layout.sp", f"tp {layout.tp} does not divide the {tokens} tokens of a rank", "false")
+    for kind in used_kinds(instance):
+        if not tp_divides(kind, layout.tp):
+            raise InstanceError("layout.tp", f"{layout.tp} does not divide the sizes of {kind.name}", "a divisor")
+        if layout.cp > 1 and layout.cp_comm == "a2a" and heads(kind) // layout.tp % layout.cp:
+            problem = f"a2a: cp {layout.cp} does not divide the {heads(kind) // layout.tp} heads of a rank"
+            raise InstanceError("layout.cp_comm", problem, "p2p, all_gather")
+    ranks = layout.tp * layout.cp * layout.dp
+    if ranks % experts:
+        raise InstanceError("layout.ep", f"ep·etp = {experts} does not divide tp·cp·dp = {ranks}", "a divisor")
+    sequences = layout.mbs * layout.dp * layout.num_microbatches
+    if sequences != instance.job.gbs:
+        problem = f"{layout.num_microbatches} x mbs {layout.mbs} x dp {layout.dp} = {sequences} sequences"
+        raise InstanceError("layout.num_microbatches", problem, f"a product of gbs {instance.job.gbs}")
 
 
 def with_strategies(instance: Instance, texts: Sequence[str]) -> Instance:

@@ -25,25 +25,41 @@ def largest_piece(configuration: Configuration, rank: int, devices: Sequence[int
     devices
         Numbers within the pipeline rank, tensor-parallel ranks next to each other; empty: all.
     """
-    layout, profile = configuration.layout, configuration.instance.profile
+    layout = configuration.layout
     stage = layout.tp * layout.cp * layout.dp
-    chosen = list(devices) or list(range(stage))
-    dense, expert = _parameters(configuration, rank)
+    shares: dict[tuple[int, ...], int] = {}  # devices of equal shares are looked at once
+    for device in list(devices) or range(stage):
+        shares.setdefault(tuple(device // inner % number for inner, number in _groups(configuration)), device)
+    held = (max(pieces_of_share(configuration, rank, device), default=Fraction(0)) for device in shares.values())
+    return max(held, default=Fraction(0))
+
+
+def pieces_of_share(configuration: Configuration, rank: int, device: int) -> list[Fraction]:
+    """Elements of every parameter's piece in the share of one device of a pipeline rank, the last parameter first.
+
+    Parameters
+    ----------
+    device
+        Number within the pipeline rank, tensor-parallel ranks next to each other.
+    """
+    profile = configuration.instance.profile
     bucket = profile.bucket_parameters if profile.overlap_grad_reduce and rank == 0 else None
-    largest = Fraction(0)
-    for sizes, inner, shares in (
-        (dense, layout.tp, layout.dp * layout.cp),
-        (expert, layout.ep * layout.etp, layout.edp),
-    ):
-        if layout.zero == 0:
-            shares = 1
-        for share in {device // inner % shares for device in chosen}:
-            for start in _buckets(sizes, bucket):
-                largest = max(largest, _piece(start, share, shares))
-    return largest
+    found: list[Fraction] = []
+    for sizes, (inner, shares) in zip(parameters_of_rank(configuration, rank), _groups(configuration), strict=True):
+        for part in _buckets(sizes, bucket):
+            found += _pieces(part, device // inner % shares, shares)
+    return found
 
 
-def _parameters(configuration: Configuration, rank: int) -> tuple[list[Fraction], list[Fraction]]:
+def _groups(configuration: Configuration) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of dense and of expert parameters: how many neighbouring devices hold different ones, and into how many shares
+    the optimizer cuts them."""
+    layout, parts = configuration.layout, configuration.instance.profile.optimizer_instances
+    dense, expert = (layout.dp * layout.cp, layout.edp) if layout.zero else (1, 1)
+    return (layout.tp, max(1, dense // parts)), (layout.ep * layout.etp, max(1, expert // parts))
+
+
+def parameters_of_rank(configuration: Configuration, rank: int) -> tuple[list[Fraction], list[Fraction]]:
     """Sizes of the dense and of the expert parameters on a pipeline rank, in the model's order."""
     instance, layout = configuration.instance, configuration.layout
     schedule = get_schedule(layout.schedule)
@@ -81,12 +97,14 @@ def _buckets(sizes: Sequence[Fraction], least: int | None) -> list[list[Fraction
     return [bucket for bucket in buckets if bucket]
 
 
-def _piece(sizes: Sequence[Fraction], share: int, shares: int) -> Fraction:
-    """Largest piece of one parameter in one of the equal shares of a bucket."""
+def _pieces(sizes: Sequence[Fraction], share: int, shares: int) -> list[Fraction]:
+    """Pieces of the parameters of a bucket in one of its equal shares."""
     length = sum(sizes, Fraction(0)) / shares
     first, last = share * length, (share + 1) * length
-    largest, start = Fraction(0), Fraction(0)
+    pieces, start = [], Fraction(0)
     for size in sizes:
-        largest = max(largest, min(last, start + size) - max(first, start))
+        piece = min(last, start + size) - max(first, start)
+        if piece > 0:
+            pieces.append(piece)
         start += size
-    return largest
+    return pieces

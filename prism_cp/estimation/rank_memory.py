@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from prism_cp.breakdown import GIB, Tables, state_bytes
+from prism_cp.estimation.allocator_blocks import block_rests
 from prism_cp.estimation.checkpoint_chunks import live_terms
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.flat_buffer import largest_piece
@@ -105,12 +106,15 @@ def _rank_estimate(
     # 16-bit gradients also exist in fp32 from the optimizer step to the next backward pass.
     parameters = whole / profile.optimizer_state_bytes  # of the rank's share
     gradient_copy = 4 * parameters if copies_gradients(profile) else Fraction(0)
+    rests = block_rests(configuration, rank)
     common = {
         "weights": weights,
         "gradients": gradients,
         "buffers": Fraction(rows[0].buffers * unit) + _layer_buffers(configuration, tables, rank),
         "workspace": Fraction(profile.workspace_bytes),
+        "unsplit blocks": Fraction(rests.kept),
     }
+    moments_too = {"unsplit blocks": Fraction(rests.kept + rests.moments)}
     live = max((live_terms(configuration, tables, row) for row in rows if row.live), key=lambda terms: sum(terms))
     waiting = configuration.deferred_projections if rank == layout.pp - 1 else 0
     running = {
@@ -121,6 +125,7 @@ def _rank_estimate(
     }
     steady = {
         **common,
+        **moments_too,
         "optimizer": optimizer,
         "gradient copy": gradient_copy,
         "received": in_flight * (layout.vpp - (1 if rank == 0 else 0)),
@@ -128,7 +133,7 @@ def _rank_estimate(
     phases = {
         FIRST_STEP: {**common, "optimizer": optimizer - moments, **running},
         OPTIMIZER_STEP: {**steady, "step temporary": _step_temporary(configuration, rank, parameters)},
-        LATER_STEPS: {**common, "optimizer": optimizer, **running},
+        LATER_STEPS: {**common, **moments_too, "optimizer": optimizer, **running},
     }
     totals = {name: sum(terms.values(), Fraction(0)) for name, terms in phases.items()}
     considered = (FIRST_STEP, OPTIMIZER_STEP) if configuration.first_step_only else tuple(phases)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from prism_cp.errors import InstanceError
-from prism_cp.estimation.configuration import Configuration, configure, with_strategies
+from prism_cp.estimation.configuration import Configuration, check_run, configure, with_strategies
 from prism_cp.formulas.strategies import strategies_for
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.layout import Layout
 from prism_cp.inputs.model import MixtureOfExperts
+from prism_cp.pipeline import get_schedule
 from prism_cp.plan import Plan
 from prism_cp.stage_problem import Assignment
 
@@ -98,6 +99,7 @@ def configuration_from_plan(plan: Plan) -> Configuration:
     """
     if plan.layout is None:
         raise InstanceError("layout", f"the plan of {plan.instance_name} has none ({plan.status})", "another plan")
+    check_plan(plan)
     layout = plan.layout.layout()
     used = {name for stage in plan.virtual_stages for row in stage.strategies.values() for name in row}
     instance = with_strategies(plan.instance, sorted(used))
@@ -114,3 +116,37 @@ def configuration_from_plan(plan: Plan) -> Configuration:
             )
         )
     return Configuration(instance, layout, Assignment(tuple(boundaries), tuple(counts)))
+
+
+def check_plan(plan: Plan) -> None:
+    """Refuse a plan whose layout cannot be, or whose stages do not hold the whole chain once with one strategy a layer.
+
+    Raises
+    ------
+    InstanceError
+        A part of the plan contradicts another; plans without a layout contradict nothing.
+    """
+    if plan.layout is None:
+        return
+    layout = plan.layout.layout()
+    check_run(plan.instance, layout)
+    chain = plan.instance.model.chain
+    pieces = {stage.piece: stage for stage in plan.virtual_stages}
+    needed = get_schedule(layout.schedule).num_pieces(layout.pp, layout.vpp)
+    if sorted(pieces) != list(range(needed)):
+        raise InstanceError("virtual_stages", f"hold the pieces {sorted(pieces)}", f"pieces 0 … {needed - 1}")
+    first = 0
+    for piece in range(needed):
+        stage, key = pieces[piece], f"virtual_stages of piece {piece}"
+        held = chain[first : first + stage.layers.count]
+        wanted = {kind: held.count(kind) for kind in dict.fromkeys(held)}
+        chosen = {kind: sum(row.values()) for kind, row in stage.strategies.items() if row}
+        if chosen != wanted:
+            raise InstanceError(key, f"strategies for {chosen}", f"for the layers it holds, {wanted}")
+        for kind in wanted:
+            known = [strategy.name for strategy in strategies_for(kind, plan.instance)]
+            for name in sorted(set(stage.strategies[kind]) - set(known)):
+                raise InstanceError(key, f"{name!r} is no strategy of {kind}", ", ".join(known))
+        first += stage.layers.count
+    if first != len(chain):
+        raise InstanceError("virtual_stages", f"hold {first} layers", f"{len(chain)}, the whole chain")

@@ -14,7 +14,7 @@ from sympy import Expr, Integer, Max, Min
 
 from prism_cp.formulas.activations import head_tensors, kept_bytes, layer_tensors, mtp_tensors
 from prism_cp.formulas.deferred import embedding_deferred, head_deferred, layer_deferred, mtp_deferred
-from prism_cp.formulas.offload import LAYERS_ON_DEVICE, offloaded_bytes
+from prism_cp.formulas.offload import offloaded_bytes
 from prism_cp.formulas.overheads import capacity_bytes, fixed_bytes, shared_buffers
 from prism_cp.formulas.parameters import mtp_depth_weights, padded_vocabulary, part_weights, split_dense_expert
 from prism_cp.formulas.saved import ELEMENT_BYTES, Context, SavedTensor, context
@@ -182,9 +182,8 @@ def _chain_part(name: str, instance: Instance, c: Context) -> PartMemory:
     running = layer_transient(layer_kind(name, instance), c) + weight_transient(unit, c)
     away = [offloaded_bytes(tensors, strategy, instance.profile.offload_modules) for strategy in strategies]
     activation = [layers * (bytes_ - host) for bytes_, host in zip(kept, away, strict=True)]
-    transient = [
-        running + everything - bytes_ + LAYERS_ON_DEVICE * host for bytes_, host in zip(kept, away, strict=True)
-    ]
+    fetched = instance.profile.offload_layers_on_device
+    transient = [running + everything - bytes_ + fetched * host for bytes_, host in zip(kept, away, strict=True)]
     deferred = layer_deferred(layer_kind(name, instance), instance.model.hidden_size, c)
     if name == "mtp":
         deferred += mtp_deferred(instance.model.hidden_size, c)

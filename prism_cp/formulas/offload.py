@@ -1,9 +1,10 @@
-"""Activations on the host: what Megatron-LM's fine-grained offloading takes off the device.
+"""Activations on the host: what Megatron-LM's fine-grained offloading and MindSpeed's swapping take off the device.
 
 Everything that a named module saves goes to the host behind its forward pass and comes back before its backward pass,
 but for the last layer of a rank before its first backward pass, while the one before it is on its way
-(megatron/core/pipeline_parallel/fine_grained_activation_offload.py). Tensors of less than a million elements stay
-(``min_offloaded_tensor_size``): norm and softmax statistics, routers.
+(megatron/core/pipeline_parallel/fine_grained_activation_offload.py): two layers of one micro-batch are on the device.
+With MindSpeed's ``--swap-attention`` it is the one at work alone (``profile.offload_layers_on_device``). Tensors of
+less than a million elements stay (``min_offloaded_tensor_size``): norm and softmax statistics, routers.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from sympy import Add, Expr
 from prism_cp.formulas.saved import SavedTensor
 from prism_cp.formulas.strategies import Strategy
 
-LAYERS_ON_DEVICE = 2  # of one micro-batch: the last one, which never leaves, and the one being fetched
 # The module whose forward pass saves a tensor (core/transformer/{attention,transformer_layer}.py, moe/experts.py).
 MODULE_OF = {
     "attention_norm_input": "attn_norm",
     "attention_norm_output": "qkv_linear",
     "qk_norm_input": "qkv_linear",
+    "rope_input": "qkv_linear",
     "down_projected": "qkv_linear",
     "up_projection_inputs": "qkv_linear",
     "query_key_value": "core_attn",

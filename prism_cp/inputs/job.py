@@ -42,6 +42,8 @@ class Profile(FrozenModel):
     fp8_parameters: bool = False  # weights of fp8 products exist in 8 bits alone (--fp8-param-gather)
     fp8_activation_input: bool = False  # the input of the activation function is kept in 8 bits
     offload_modules: tuple[OffloadModule, ...] = ()  # what they save waits on the host; the transfers count as hidden
+    # Layers of one micro-batch whose offloaded tensors are on the device all the same, in their backward pass.
+    offload_layers_on_device: PositiveInt = 2
     fused_gated_activation: bool = True  # False: the activation function's output is kept before its product, too
     fused_state_space_scan: bool = True  # False: Mamba-2 saves matrices of chunk x chunk, which is not modelled
     keeps_score_buffer: bool = True  # Megatron's own attention does, unless a bias (ALiBi) takes its place

@@ -90,7 +90,7 @@ class AdmissibleLayouts:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.space = instance.layout
-        self.kinds = _used_kinds(instance)
+        self.kinds = used_kinds(instance)
         self.chain_length = len(instance.model.chain)
         if not len(self.cells["tp"]):
             raise InstanceError("layout", _why_empty(self), "pins that some layout satisfies", instance.name)
@@ -131,7 +131,7 @@ class AdmissibleLayouts:
             for tp in divisors(self.instance.cluster.num_devices)
             if _allowed(self.space.tp, tp)
             and not (self.space.tp_within_domain and tp > domain)
-            and all(_tp_divides(kind, tp) for kind in self.kinds)
+            and all(tp_divides(kind, tp) for kind in self.kinds)
         ]
 
     def cp_values(self, tp: int) -> list[int]:
@@ -165,7 +165,7 @@ class AdmissibleLayouts:
         allowed = [index for index, name in enumerate(CP_COMM) if _allowed(self.space.cp_comm, name)]
         if cp == 1:
             return allowed[:1]
-        a2a = all(_heads(kind) // tp % cp == 0 for kind in self.kinds if kind.attention is not None)
+        a2a = all(heads(kind) // tp % cp == 0 for kind in self.kinds if kind.attention is not None)
         return [index for index in allowed if CP_COMM[index] != "a2a" or a2a]
 
     def expert_values(self, ranks: int) -> list[tuple[int, int]]:
@@ -280,7 +280,8 @@ def _allowed(values: Sequence[object] | None, value: object) -> bool:
     return values is None or value in values
 
 
-def _used_kinds(instance: Instance) -> list[LayerKind]:
+def used_kinds(instance: Instance) -> list[LayerKind]:
+    """Every layer kind of the chain once."""
     model = instance.model
     names = [name for name in model.chain_kinds if name != "mtp"]
     if model.num_mtp_layers and model.mtp_kind is not None:
@@ -288,7 +289,7 @@ def _used_kinds(instance: Instance) -> list[LayerKind]:
     return [model.kind(name) for name in dict.fromkeys(names)]
 
 
-def _heads(kind: LayerKind) -> int:
+def heads(kind: LayerKind) -> int:
     """Attention heads that context-parallel all-to-all distributes."""
     attention = kind.attention
     if isinstance(attention, SelfAttention | LatentAttention):
@@ -296,7 +297,8 @@ def _heads(kind: LayerKind) -> int:
     return 0
 
 
-def _tp_divides(kind: LayerKind, tp: int) -> bool:
+def tp_divides(kind: LayerKind, tp: int) -> bool:
+    """Whether tensor parallelism can split the heads and widths of a layer evenly."""
     attention, feed_forward = kind.attention, kind.feed_forward
     if isinstance(attention, SelfAttention):
         kv = attention.num_key_value_heads

@@ -16,7 +16,7 @@ from prism_cp.report.plan_report import layout_text
 
 TERMS = (
     "weights", "gradients", "optimizer", "activations", "transient", "buffers", "workspace", "received", "deferred",
-    "gradient copy", "step temporary",
+    "gradient copy", "step temporary", "unsplit blocks",
 )  # fmt: skip
 
 

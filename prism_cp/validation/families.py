@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from prism_cp.inputs.model import MixtureOfExperts, Model
-from prism_cp.validation.rows import Row
+from prism_cp.validation.rows import Row, Skipped
 
 # Words of the `source` column and the short name of the source, in order.
 _SOURCES = (
@@ -48,28 +49,42 @@ class Measured:
 
 def measured(row: Row, seq_len: int | None = None) -> Measured:
     """Measured values of a row; `seq_len` where the row does not print it."""
-    step = row.number_of("iteration_s")
+    step = row.measurement("iteration_s")
     if any(row.text("url").endswith(address) for address in _EXCHANGED):
-        step = row.number_of("tflops_per_device")
-    rate, devices = row.number_of("tokens_per_s_per_device"), row.number_of("n_devices")
-    gbs, length = row.number_of("gbs"), row.number_of("seq") or seq_len
+        step = row.measurement("tflops_per_device")
+    rate, devices = row.measurement("tokens_per_s_per_device"), row.measurement("n_devices")
+    gbs, length = row.measurement("gbs"), row.measurement("seq") or seq_len
     if step is None and rate and devices and gbs and length:
         step = gbs * length / (rate * devices)
     snapshot = re.search(r"nvidia-smi snapshot (\d+) GB", row.text("memory_kind"))
     steady = re.search(r"steady mem-allocated=([\d.]+) GiB", row.text("memory_kind"))
-    by_rank = re.search(r"\(alloc,max\)=(\{.*\})", row.text("memory_kind"))
+    fullest = max((float(values[0]) for values in memory_by_rank(row).values()), default=None)
     return Measured(
         step_s=step,
-        memory_gib=row.number_of("memory_gib_measured") or (float(snapshot[1]) if snapshot else None),
-        steady_gib=float(steady[1]) if steady else _fullest(by_rank[1]) if by_rank else None,
+        memory_gib=row.measurement("memory_gib_measured") or (float(snapshot[1]) if snapshot else None),
+        steady_gib=float(steady[1]) if steady else fullest,
         out_of_memory=bool(re.search(r"\bOOM\b|out of memory", row.text("note"), re.IGNORECASE)),
     )
 
 
-def _fullest(listed: str) -> float | None:
-    """Most that is allocated after the step on any of the ranks listed as ``{rank: [allocated, most allocated]}``."""
-    ranks = json.loads(listed)
-    return max((float(values[0]) for values in ranks.values()), default=None)
+def memory_by_rank(row: Row) -> dict[str, list[Any]]:
+    """``[allocated after the step, most allocated, …]`` in GiB of every rank that `memory_kind` lists.
+
+    Raises
+    ------
+    Skipped
+        The list is broken.
+    """
+    listed = re.search(r"\(alloc,max\)=(\{.*\})", row.text("memory_kind"))
+    if listed is None:
+        return {}
+    try:
+        ranks: dict[str, list[Any]] = json.loads(listed[1])
+        if all(int(rank) >= 0 and float(values[0]) > 0 for rank, values in ranks.items()):
+            return ranks
+    except (ValueError, TypeError, LookupError):
+        pass
+    raise Skipped(f"memory_kind={listed[0]!r} is no list of ranks and memories")
 
 
 def source_name(row: Row) -> str:

@@ -22,9 +22,10 @@ def predicted_tflop_per_token(row: Row) -> float:
     Raises
     ------
     Skipped
-        Unknown model or task.
+        Unknown model or task, or the published figure is no positive number.
     """
     seq_len, task = row.required("seq"), row.text("task")
+    row.measurement("median")
     model = as_counted(catalog_model(model_name(row.text("model"))))
     matrices, scores = _forward(model, seq_len)
     if task == "full":

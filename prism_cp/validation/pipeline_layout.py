@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
+from prism_cp.estimation.megatron_arguments.stage_text import expanded
 from prism_cp.validation.rows import Skipped
-
-_GROUP = re.compile(r"\(([^()]*)\)\*(\d{1,4})")
-_LETTER = re.compile(r"([EtmL])\*(\d{1,4})")
 
 
 def decoder_layers(text: str) -> tuple[int, ...]:
@@ -21,13 +19,10 @@ def decoder_layers(text: str) -> tuple[int, ...]:
     Skipped
         The text is no such layout.
     """
-    plain = text.replace(",", "").replace(" ", "")
-    while True:
-        longer = _GROUP.sub(lambda match: match[1] * int(match[2]), plain)
-        if longer == plain:
-            break
-        plain = longer
-    plain = _LETTER.sub(lambda match: match[1] * int(match[2]), plain)
+    try:
+        plain = expanded(text)
+    except ValueError as error:
+        raise Skipped(f"pp_layout={text[:80]!r}: {error}") from error
     if not re.fullmatch(r"E[tm|]*L", plain):
         raise Skipped(f"pp_layout={text!r} is not understood")
     return tuple(stage.count("t") for stage in plain.split("|"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from prism_cp.errors import PrismError, UsageError
 REQUIRED_COLUMNS = ("model", "system", "n_devices")
 # Files of FLOPs per token have columns of their own.
 FLOP_COLUMNS = ("model", "seq", "task", "n", "min", "median", "max")
+_NOTHING = ("n/a", "none", "default", "unset")  # words of notes for what is not stated
 _PAIR = re.compile(r"(?:^|[\s;,])([A-Za-z_]\w*)=([^;,\s]+)")
 
 
@@ -63,9 +65,19 @@ class Row:
         if not text:
             return None
         try:
-            return float(text)
+            value = float(text)
         except ValueError:
             raise Skipped(f"{column}={text!r} is no number") from None
+        if not math.isfinite(value):
+            raise Skipped(f"{column}={text!r} is no finite number")
+        return value
+
+    def measurement(self, column: str) -> float | None:
+        """A positive number, or None when the column is blank."""
+        value = self.number_of(column)
+        if value is not None and value <= 0:
+            raise Skipped(f"{column}={self.text(column)!r} is not positive")
+        return value
 
     def required(self, column: str) -> int:
         """A whole number of at least 1 that the prediction cannot do without."""
@@ -89,9 +101,19 @@ class Row:
         return facts
 
     def note_integer(self, key: str) -> int | None:
-        """A whole number of the note, or None when the key is absent, blank or no number."""
-        value = self.note.get(key, "")
-        return int(value) if value.isdecimal() else None
+        """A whole number of the note, or None when the key is absent or stands for nothing.
+
+        Raises
+        ------
+        Skipped
+            The note says something else for it.
+        """
+        value = self.note.get(key)
+        if value is None or value.lower() in _NOTHING:
+            return None
+        if not value.isdecimal():
+            raise Skipped(f"{key}={value!r} in the note is no whole number")
+        return int(value)
 
 
 def read_rows(paths: Sequence[Path]) -> list[Row]:
@@ -118,6 +140,7 @@ def _read(path: Path) -> list[Row]:
             reader = csv.DictReader(lines[comments:])
             columns = tuple(reader.fieldnames or ())
             _check_columns(path, columns)
+            _check_once(path, columns)
             rows = []
             for values in reader:
                 number = comments + reader.line_num
@@ -142,3 +165,9 @@ def _check_columns(path: Path, columns: Sequence[str]) -> None:
     if missing:
         accepted = f"at least {', '.join(REQUIRED_COLUMNS)}; or {', '.join(FLOP_COLUMNS)}"
         raise UsageError(f"{path}: no column {', '.join(missing)} (accepted: {accepted})")
+
+
+def _check_once(path: Path, columns: Sequence[str]) -> None:
+    for name in columns:
+        if columns.count(name) > 1:
+            raise UsageError(f"{path}: column {name!r} stands {columns.count(name)} times (accepted: once)")

@@ -147,7 +147,7 @@ def _steady_pairs(found: Sequence[Prediction]) -> Pairs:
 
 
 def _flop_pairs(found: Sequence[Prediction]) -> Pairs:
-    pairs = ((item.tflop_per_token, item.row.number_of("median")) for item in found if item.tflop_per_token)
+    pairs = ((item.tflop_per_token, item.row.measurement("median")) for item in found if item.tflop_per_token)
     return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
 
 

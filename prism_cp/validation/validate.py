@@ -11,8 +11,10 @@ from prism_cp.estimation.estimate import Estimate, estimate
 from prism_cp.validation.arguments import arguments_of
 from prism_cp.validation.families import Measured, family_name, measured, section_name, source_name
 from prism_cp.validation.flops_per_token import predicted_tflop_per_token
+from prism_cp.validation.names import model_name
 from prism_cp.validation.rows import Row, Skipped, is_flop_row
 from prism_cp.validation.sources import configuration, memory_of
+from prism_cp.validation.sources.common import catalog_model
 
 PREDICTED_COLUMNS = (
     "predicted_memory_gib",
@@ -25,6 +27,8 @@ PREDICTED_COLUMNS = (
     "profile",
     "skipped",
 )
+
+FLOP_FAMILY = "tflop_per_token"
 
 
 @dataclass(frozen=True)
@@ -103,12 +107,22 @@ def filtered(rows: Sequence[Row], filters: Sequence[str]) -> list[Row]:
         if not separator or column not in known:
             raise UsageError(f"--filter {text}: no column {column!r} (accepted: column=value with {', '.join(known)})")
         if column == "family":
-            kept = [row for row in kept if value.lower() in source_name(row).lower()]
+            kept = [row for row in kept if value.strip().lower() in _family_of(row).lower()]
         else:
             kept = [row for row in kept if row.text(column).lower() == value.strip().lower()]
     if not kept:
         raise UsageError(f"--filter {' '.join(filters)}: no row is left of {len(rows)}")
     return kept
+
+
+def _family_of(row: Row) -> str:
+    """The row's family, as far as its texts alone tell it."""
+    if is_flop_row(row):
+        return FLOP_FAMILY
+    try:
+        return family_name(row, catalog_model(model_name(row.text("model"))))
+    except Skipped:
+        return family_name(row, None)
 
 
 def predictions(rows: Sequence[Row], say: Callable[[str], None] = lambda _: None) -> list[Prediction]:
@@ -126,8 +140,9 @@ def predict(row: Row) -> Prediction:
     if is_flop_row(row):
         return _predict_flops(row)
     common = {"row": row, "source": source_name(row), "section": section_name(row)}
+    arguments = arguments_of(row)
     try:
-        run = configuration(row, arguments_of(row))
+        run = configuration(row, arguments)
         return _predicted(row, run, estimate(run))
     except PrismError as reason:
         return Prediction(family=family_name(row, None), measured=_measured(row), skipped=str(reason), **common)  # type: ignore[arg-type]
@@ -165,8 +180,8 @@ def _predict_flops(row: Row) -> Prediction:
         value, reason = None, str(error)
     return Prediction(
         row=row,
-        family="tflop_per_token",
-        source="tflop_per_token",
+        family=FLOP_FAMILY,
+        source=FLOP_FAMILY,
         section="",
         measured=nothing,
         skipped=reason,

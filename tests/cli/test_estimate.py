@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from prism_cp.cli.estimate import estimate
+from prism_cp.cli.explain import explain
 from prism_cp.errors import PrismError
 from prism_cp.inputs.load import load_instance
 from prism_cp.search.options import SearchOptions
@@ -90,6 +92,7 @@ def test_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ({"megatron_args": Path("missing.txt"), "cluster": "8xh100"}, "missing.txt"),
         ({"megatron_args": INSTANCE, "cluster": "8xh1000"}, "--cluster"),
         ({"megatron_args": INSTANCE, "cluster": "8xh100", "framework": "other"}, "--framework"),
+        ({"megatron_args": INSTANCE, "cluster": "0xh100"}, "--cluster: '0xh100'"),
     ],
 )
 def test_wrong_inputs_are_named(arguments: dict[str, object], named: str) -> None:
@@ -100,3 +103,43 @@ def test_wrong_inputs_are_named(arguments: dict[str, object], named: str) -> Non
 def test_all_open_fields_are_named_at_once() -> None:
     with pytest.raises(PrismError, match=r"layout\.tp: is open, so are layout\.mbs, layout\.schedule"):
         estimate(INSTANCE, ["layout.pp=2", "layout.schedule=all"])
+
+
+@pytest.fixture(scope="module")
+def written_plan() -> dict[str, Any]:
+    """A plan as its file holds it."""
+    from prism_cp.plan_builder import build_plan
+
+    instance = load_instance(INSTANCE, ["layout.tp=1", "layout.pp=2", "layout.mbs=1"])
+    found: dict[str, Any] = json.loads(
+        build_plan(instance, solve_instance(instance, SearchOptions(workers=1))).to_json()
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        (("virtual_stages",), [], "virtual_stages: hold the pieces"),
+        (("virtual_stages", 1, "layers", "count"), 1, "virtual_stages"),
+        (("virtual_stages", 0, "strategies"), {"gqa+dense": {"none": 99}}, "virtual_stages of piece 0: strategies"),
+        (("virtual_stages", 0, "strategies"), {"gqa+dense": {"other": 3}}, "'other' is no strategy of gqa"),
+        (("layout", "tp"), 7, "layout.tp: 7"),
+        (("layout", "dp"), 4, "layout"),
+        (("layout", "num_microbatches"), 10**15, "layout.num_microbatches"),
+        (("layout", "schedule"), "other", "layout.schedule"),
+    ],
+)
+def test_plans_that_contradict_themselves_are_refused(
+    tmp_path: Path, written_plan: dict[str, Any], path: tuple[str | int, ...], value: object, named: str
+) -> None:
+    plan = json.loads(json.dumps(written_plan))
+    place = plan
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(PrismError, match=named):
+        estimate(tmp_path / "plan.json")
+    with pytest.raises(PrismError, match=named):
+        explain(tmp_path / "plan.json", quiet=True)

@@ -21,6 +21,7 @@ from prism_cp.estimation.megatron_arguments import (
 from prism_cp.estimation.megatron_arguments.flags import IRRELEVANT, REFUSED, UNDERSTOOD
 from prism_cp.estimation.megatron_arguments.reading import arguments_from_text
 from prism_cp.formulas.parameters import model_parameters
+from prism_cp.formulas.strategies import strategies_for
 
 BASE = {
     "num-layers": "12",
@@ -300,7 +301,7 @@ NOT_MODELLED = {
     "activation offload of unknown modules": ("offload_modules", "[dense_fc1]", "qkv_linear"),
     "activation offload of an output that stays": ("offload_modules", "[attn_proj]", "only with core_attn"),
     "activation offload by layer": ("cpu_offloading", "true", "offloading of activations"),
-    "activation swap": ("swap_attention", "true", "offloading of activations"),
+    "activation swap of another framework": ("swap_attention", "true", "is no flag of megatron"),
     "swap in latent attention": ("mla_swap_core_attn_out", "true", "offloading of activations"),
     "two-dimensional tensor parallelism": ("tp_2d", "true", "two-dimensional tensor parallelism"),
     "nd matmul": ("use_nd_matmul", "true", "two-dimensional tensor parallelism"),
@@ -358,3 +359,116 @@ def test_every_refused_flag_is_named_with_its_reason() -> None:
             Arguments({f"--{flag}": "7"})
         assert str(caught.value) == f"--{flag} 7: {reason}"
         Arguments({flag: "false"})  # switched off, it says nothing
+
+
+def test_an_unknown_flag_is_refused_whatever_its_number() -> None:
+    with pytest.raises(UnsupportedArgument, match=r"--new-thing 0: unknown flag"):
+        Arguments({"new-thing": "0"})
+    with pytest.raises(UnsupportedArgument, match=r"--num_layers 4: unknown flag \(accepted: --num-layers"):
+        Arguments({"num_layers": "4"})
+    assert not Arguments({"new-thing": "false", "num-layers": None}).given.get("num-layers")
+
+
+@pytest.mark.parametrize("word", ["-tp", "tensor-model-parallel-size"])
+def test_a_flag_without_its_dashes_is_no_value(word: str) -> None:
+    with pytest.raises(UsageError, match=f"'{word}' after --swiglu looks like a flag"):
+        arguments_from_text(f"--swiglu {word} 2 --lr -1e-4")
+    assert arguments_from_text("--min-lr -1e-4") == {"min-lr": "-1e-4"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"num_experts": "4", "moe_router_topk": "9"}, "top_k: 9 of 4 experts"),
+        ({"group_query_attention": "true", "num_query_groups": "3"}, "num_key_value_heads: 3 does not divide 8"),
+        ({"expert_model_parallel_size": "2"}, "layout.ep: 2 but .* has no experts"),
+        ({"num_experts": "4", "expert_model_parallel_size": "3"}, "layout.ep: 3 does not divide 4 experts"),
+        ({"tensor_model_parallel_size": "8", "num_attention_heads": "4"}, "layout.tp: 8 does not divide 4 heads"),
+        (
+            {"tensor_model_parallel_size": "2", "sequence_parallel": "true", "seq_length": "1023"},
+            "layout.sp: tp 2 does not divide the 1023 tokens",
+        ),
+        ({"seq_length": "2048"}, "job.seq_len: 2048 exceeds the 1024 learned positions"),
+        ({"optimizer_cpu_offload": "true", "optimizer_offload_fraction": "3"}, "a number from 0 to 1"),
+        ({"exp_avg_dtype": "bf16"}, "--exp-avg-dtype bf16: needs --use-precision-aware-optimizer"),
+        ({"pipeline_model_parallel_layout": "E(t*9999)*9999|L"}, "too many stages"),
+        ({"pipeline_model_parallel_layout": "E(t*12|L"}, "is not modelled"),
+        ({"pipeline_model_parallel_layout": "EEt*12|L"}, "is not modelled"),
+        ({"pipeline_model_parallel_layout": "Et*12|mL"}, "places 1 of 0 multi-token-prediction layers"),
+        (
+            {"pipeline_model_parallel_layout": "Et*12|L", "mtp_num_layers": "1"},
+            "places 0 of 1 multi-token-prediction layers",
+        ),
+        ({"global_batch_size": "99999968", "micro_batch_size": "1"}, "micro-batches on 1 stages are too many"),
+    ],
+)
+def test_sizes_that_contradict_each_other_are_named(changes: dict[str, str], named: str) -> None:
+    with pytest.raises(PrismError, match=named):
+        configuration(**changes)
+
+
+def test_expert_tensor_parallelism_means_nothing_without_experts() -> None:
+    assert configuration(expert_tensor_parallel_size="4").layout.etp == 1
+
+
+SWAPPING = {"use-mcore-models": "true", "use-flash-attn": "true", "swap-attention": "true", "attention-dropout": "0"}
+
+
+def swapping(**changes: str) -> Configuration:
+    """The small layers under MindSpeed with attention swapped to the host."""
+    added = {name.replace("_", "-"): value for name, value in changes.items()}
+    given = {**BASE, **SWAPPING, **added}
+    return configuration_from_arguments(given, cluster="910b", num_devices=8, framework="mindspeed")
+
+
+def test_swapped_attention_leaves_but_for_the_layer_at_work() -> None:
+    small_head = {"padded_vocab_size": "512"}  # so that the peak is in a layer's backward pass
+    here, away = swapping(swap_attention="false", **small_head), swapping(**small_head)
+    assert away.instance.profile.offload_modules == ("qkv_linear", "core_attn", "attn_proj")
+    assert swapping(swap_modules="input_norm").instance.profile.offload_modules == ()
+    before, after = (estimate(run).ranks[0] for run in (here, away))
+    assert before.steady_gib == after.steady_gib
+    # of eleven of the twelve layers: the norm's output, query, key, value and the output, 512 wide for 4 x 1,024 tokens
+    gone = 11 * 2 * 4096 * 5 * 512
+    for phase in ("first step", "later steps"):
+        assert (before.phases_gib[phase] - after.phases_gib[phase]) * 2**30 == pytest.approx(gone, abs=2**14)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recomputed"),
+    [
+        ({"recompute_num_layers": "1"}, [1, 1, 1, 1]),
+        ({"recompute_num_layers": "1", "enable_recompute_layers_per_pp_rank": "true"}, [1, 1, 0, 0]),
+        ({"recompute_num_layers": "3", "enable_recompute_layers_per_pp_rank": "true"}, [2, 2, 1, 1]),
+        ({"recompute_num_layers": "9", "enable_recompute_layers_per_pp_rank": "true"}, [3, 3, 3, 3]),
+        ({"recompute_method": "uniform"}, [3, 3, 3, 3]),
+        ({"recompute_method": "block", "recompute_num_layers": "3"}, [3, 3, 3, 3]),
+        ({}, [0, 0, 0, 0]),
+    ],
+)
+def test_recomputed_layers_beside_swapping_are_feed_forwards(changes: dict[str, str], recomputed: list[int]) -> None:
+    pipelined = {"pipeline_model_parallel_size": "2", "num_layers_per_virtual_pipeline_stage": "3"}
+    run = swapping(**pipelined, **changes)
+    names = [strategy.name for strategy in strategies_for(run.instance.model.chain[0], run.instance)]
+    index = names.index("mlp") if "mlp" in names else None
+    assert [0 if index is None else counts[0][index] for counts in run.assignment.counts] == recomputed
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"use_mcore_models": "false"}, "without --use-mcore-models"),
+        ({"use_flash_attn": "false"}, "without --use-flash-attn"),
+        ({"qk_layernorm": "true"}, "with --qk-layernorm"),
+        ({"recompute_granularity": "full"}, "with --recompute-granularity"),
+        ({"context_parallel_size": "2"}, "with context parallelism"),
+        ({"swap_modules": "mlp"}, "--swap-modules mlp"),
+        (
+            {"recompute_method": "block", "recompute_num_layers": "2"},
+            "--recompute-num-layers 2: swaps some layers only",
+        ),
+    ],
+)
+def test_swapping_beside_what_is_not_known_is_refused(changes: dict[str, str], named: str) -> None:
+    with pytest.raises(UnsupportedArgument, match=named):
+        swapping(**changes)

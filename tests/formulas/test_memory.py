@@ -354,7 +354,7 @@ def test_every_offloaded_tensor_is_one_that_layers_save() -> None:
     names = set()
     for mixer in attention:
         model = make_model(1024, 1024, [(1, mixer, moe(8, 2, 512))])
-        everything = {"flash_attention": False, "pads_value_heads": True}
+        everything = {"flash_attention": False, "pads_value_heads": True, "rope_saves_input": True}
         for changes in ({}, everything):
             instance = make_instance(model, profile=changes, precision="fp8")
             names |= {tensor.name for tensor in layer_tensors(model.kinds[0], context(instance))}

@@ -18,6 +18,7 @@ from prism_cp.validation.validate import predictions
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "results" / "validation.json"
 LOOSE = 0.005  # a margin above what the rows say by more than this is out of date
+BLOCKS = 0.005  # the rows' predictions count the rests of the allocator's blocks, plans do not and need more
 SAMPLE = ROOT / "tests" / "data" / "validation_sample.csv"
 
 
@@ -46,7 +47,8 @@ def test_margins_are_the_99th_percentile_of_what_was_predicted_too_low(
     assert {"megatron", "megatron-bridge", "mindspeed", "fsdp2", "megatron-deepspeed"} == set(residuals)
     for profile, pairs in residuals.items():
         low = under_prediction(pairs)
-        assert low.p99 <= margin(profile) < low.p99 + LOOSE, profile
+        loose = LOOSE + (BLOCKS if profile == "megatron" else 0)
+        assert low.p99 <= margin(profile) < low.p99 + loose, profile
         assert "99th percentile" in catalog_entry("profiles", profile)["source"]["memory_margin"]
 
 

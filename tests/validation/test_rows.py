@@ -32,6 +32,31 @@ def test_missing_and_wrong_values_name_the_column() -> None:
     assert row(tp="").size("tp") == 1
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+def test_numbers_are_finite(text: str) -> None:
+    with pytest.raises(Skipped, match=f"n_devices='{text}' is no finite number"):
+        row(n_devices=text).required("n_devices")
+
+
+@pytest.mark.parametrize("text", ["0", "-5"])
+def test_measurements_are_positive(text: str) -> None:
+    with pytest.raises(Skipped, match=f"iteration_s='{text}' is not positive"):
+        measured(row(iteration_s=text))
+
+
+def test_numbers_of_notes() -> None:
+    assert row(note="layers=n/a;").note_integer("layers") is None
+    with pytest.raises(Skipped, match="layers='many' in the note is no whole number"):
+        row(note="layers=many;").note_integer("layers")
+
+
+@pytest.mark.parametrize("listed", ["{bad}", '{"0": []}', '{"0": 3}', '{"0": [-1]}', '{"a": [1]}'])
+def test_broken_memories_of_ranks_are_named(listed: str) -> None:
+    with pytest.raises(Skipped, match="is no list of ranks and memories"):
+        measured(row(memory_kind=f"ranks (alloc,max)={listed}"))
+    assert measured(row(memory_kind='ranks (alloc,max)={"0": [3, 5], "1": [4, 5]}')).steady_gib == 4
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
@@ -39,6 +64,7 @@ def test_missing_and_wrong_values_name_the_column() -> None:
         ("url,model\na,b\n", "no column system, n_devices"),
         ("model,system,n_devices\n", "holds no rows"),
         ("model,system,n_devices\na,b\n", "wrong number of fields"),
+        ("model,model,system,n_devices\na,a,b,8\n", "column 'model' stands 2 times"),
         ("# where from\nmodel,system,n_devices\na,b\n", "line 3: wrong number of fields"),
     ],
 )

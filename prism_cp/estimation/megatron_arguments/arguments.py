@@ -98,6 +98,8 @@ def _configuration(
         deferred_projections=arguments.integer("wgrad-deferral-limit", 0) if _defers(arguments) else 0,
         layer_buffer_bytes=_legacy_mask_bytes(arguments, framework),
         all_forwards_first=_all_forwards_first(layout, release),
+        whole_blocks=framework
+        == "megatron",  # MindSpeed-LLM's scripts ask for segments that grow, which are cut anywhere
     )
 
 
@@ -135,7 +137,7 @@ def _legacy_mask_bytes(arguments: Arguments, framework: str) -> int:
 def _offloaded(arguments: Arguments) -> float:
     if arguments.has("swap-optimizer"):
         return 1.0
-    return arguments.number("optimizer-offload-fraction", 1.0) if arguments.has("optimizer-cpu-offload") else 0.0
+    return arguments.number("optimizer-offload-fraction", 1.0, 1.0) if arguments.has("optimizer-cpu-offload") else 0.0
 
 
 def _job(arguments: Arguments, multiple: int, gbs: int) -> Job:

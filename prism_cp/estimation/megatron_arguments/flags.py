@@ -35,11 +35,11 @@ _UNDERSTOOD = """
     qk-rope-head-dim quick-geglu recompute-activation-function recompute-activation-function-num-layers
     recompute-activations recompute-granularity recompute-method recompute-mla-up-proj recompute-modules recompute-norm
     recompute-norm-num-layers recompute-num-layers reuse-fp32-param schedules-method seq-length sequence-parallel
-    shared-expert-gate spec swap-optimizer swiglu tensor-model-parallel-size tokenizer-model tokenizer-name-or-path
-    tokenizer-type tp-comm-overlap transformer-impl untie-embeddings-and-output-weights use-ascend-mc2 use-custom-fsdp
-    use-distributed-optimizer use-flash-attn use-fused-rotary-pos-emb use-fused-swiglu use-mcore-models
-    use-megatron-fsdp use-precision-aware-optimizer use-rotary-position-embeddings v-head-dim vocab-extra-ids vocab-size
-    wgrad-deferral-limit window-attn-skip-freq window-size
+    shared-expert-gate spec swap-attention swap-modules swap-optimizer swiglu tensor-model-parallel-size tokenizer-model
+    tokenizer-name-or-path tokenizer-type tp-comm-overlap transformer-impl untie-embeddings-and-output-weights
+    use-ascend-mc2 use-custom-fsdp use-distributed-optimizer use-flash-attn use-fused-rotary-pos-emb use-fused-swiglu
+    use-mcore-models use-megatron-fsdp use-precision-aware-optimizer use-rotary-position-embeddings v-head-dim
+    vocab-extra-ids vocab-size wgrad-deferral-limit window-attn-skip-freq window-size
 """
 UNDERSTOOD = frozenset(_UNDERSTOOD.split())
 
@@ -313,7 +313,6 @@ _REFUSED: dict[str, str] = {
         """,
     "offloading of activations is not modelled": """
         adaptive-memory-optimization cpu-offloading cpu-offloading-num-layers mla-swap-core-attn-out smart-swap
-        swap-attention swap-modules
         """,
     "packed multimodal samples are not modelled": """
         packing-buffer-size total-seq-length

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from prism_cp.estimation.megatron_arguments.model import num_layers, removed_layers
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
+from prism_cp.estimation.megatron_arguments.stage_text import expanded
+from prism_cp.estimation.megatron_arguments.swapping import swapped_recomputation
 from prism_cp.formulas.strategies import MODULES
 from prism_cp.inputs.layout import Layout
 from prism_cp.inputs.model import Model
@@ -47,7 +49,7 @@ def layout_from_arguments(arguments: Arguments, num_devices: int) -> Layout:
         cp=cp,
         cp_comm=CP_ALGORITHMS[algorithm],
         ep=arguments.size("expert-model-parallel-size", 1),
-        etp=arguments.size("expert-tensor-parallel-size", tp if arguments.has("num-experts") else 1),
+        etp=arguments.size("expert-tensor-parallel-size", tp) if arguments.has("num-experts") else 1,
         dp=dp,
         pp=pp,
         vpp=vpp,
@@ -173,31 +175,35 @@ def _dealt(sizes: Sequence[int], pp: int, vpp: int) -> list[int]:
 
 def _layout_pieces(arguments: Arguments) -> list[str]:
     """Stages of ``--pipeline-model-parallel-layout``, one letter an item: E embedding, t layer, m MTP, L loss."""
-    text = arguments.text("pipeline-model-parallel-layout").replace(",", "").replace(" ", "")
-    expanded = text
-    while True:
-        grown = re.sub(r"\(([^()]*)\)\*(\d+)", lambda match: match[1] * int(match[2]), expanded)
-        grown = re.sub(r"([A-Za-z])\*(\d+)", lambda match: match[1] * int(match[2]), grown)
-        if grown == expanded:
-            break
-        expanded = grown
-    expanded = expanded.replace("(", "").replace(")", "")
-    pieces = expanded.split("|")
-    known = set("".join(pieces)) <= set("EtmL")
-    if not known or "E" not in pieces[0] or "L" not in pieces[-1] or any("m" in piece for piece in pieces[:-1]):
+    text = arguments.text("pipeline-model-parallel-layout")
+    try:
+        plain = expanded(text)
+    except ValueError as error:
+        raise UnsupportedArgument("pipeline-model-parallel-layout", text, str(error)) from error
+    if plain.count("(") == plain.count(")"):
+        plain = plain.replace("(", "").replace(")", "")
+    if not re.fullmatch(r"E[t|]*m*L", plain):
         problem = "is not modelled"
         accepted = "E first, L last, m on the last stage, t between"
         raise UnsupportedArgument("pipeline-model-parallel-layout", text, problem, accepted)
-    return pieces
+    depths = arguments.integer("mtp-num-layers", 0)
+    if plain.count("m") != depths:
+        problem = f"places {plain.count('m')} of {depths} multi-token-prediction layers"
+        raise UnsupportedArgument(
+            "pipeline-model-parallel-layout", text, problem, "m once for each of --mtp-num-layers"
+        )
+    return plain.split("|")
 
 
 def recomputation(arguments: Arguments, model: Model, pieces: Sequence[int], pp: int) -> tuple[list[str], int]:
     """Strategy of every chain item, and how many layers full recomputation checkpoints together."""
     chain, layers = model.chain, model.num_layers
+    texts, chunk = ["none"] * len(chain), 1
+    if arguments.has("swap-attention"):
+        texts = swapped_recomputation(arguments, pieces, pp, len(chain))
     granularity = arguments.text("recompute-granularity")
     if arguments.has("recompute-activations"):
         granularity = granularity or "selective"
-    texts, chunk = ["none"] * len(chain), 1
     if granularity == "selective":
         texts = [_modules(arguments)] * len(chain)
     elif granularity == "full":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
+from prism_cp.estimation.megatron_arguments import swapping
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
+from prism_cp.estimation.megatron_arguments.swapping import swaps_attention
 from prism_cp.inputs.catalog import catalog_entry
 from prism_cp.inputs.cluster import Device
 from prism_cp.inputs.job import OffloadModule, Profile
@@ -37,7 +39,11 @@ def profile_from_arguments(arguments: Arguments, framework: str, device: Device,
     """
     raw = catalog_entry("profiles", framework)
     changes = _common(arguments)
-    changes |= _mindspeed(arguments, release) if framework == "mindspeed" else _megatron(arguments, device)
+    if framework == "mindspeed":
+        changes |= _mindspeed(arguments, release)
+    else:
+        swaps_attention(arguments, framework)
+        changes |= _megatron(arguments, device)
     source = {**raw["source"], **dict.fromkeys(changes, "the run's arguments")}
     return build_profile({**raw, **changes, "source": source})
 
@@ -103,6 +109,8 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
         master = DTYPE_BYTES[arguments.one_of("main-params-dtype", "fp32", ("fp32", "fp16"))]
         first = DTYPE_BYTES[arguments.one_of("exp-avg-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
         second = DTYPE_BYTES[arguments.one_of("exp-avg-sq-dtype", "fp32", ("fp32", "bf16", "fp16", "fp8"))]
+    else:
+        _refuse_state_dtypes(arguments)
     # Megatron-FSDP without its own master weights keeps the 16-bit ones alone.
     arguments.one_of("megatron-fsdp-main-params-dtype", "fp32", ("fp32",))
     if arguments.has("reuse-fp32-param"):
@@ -113,12 +121,26 @@ def _optimizer(arguments: Arguments) -> dict[str, Any]:
     return {"optimizer_state_bytes": master + first + second, "optimizer_moment_bytes": first + second, **aware}
 
 
+def _refuse_state_dtypes(arguments: Arguments) -> None:
+    """Without the precision-aware optimizer every state is fp32; Megatron-LM refuses other words."""
+    for flag in ("main-params-dtype", "exp-avg-dtype", "exp-avg-sq-dtype"):
+        if arguments.text(flag, "fp32") != "fp32":
+            reason = "needs --use-precision-aware-optimizer"
+            raise UnsupportedArgument(flag, arguments.text(flag), reason, "fp32")
+
+
 def _dispatcher(arguments: Arguments) -> dict[str, Any]:
     kinds = ("allgather", "alltoall", "alltoall_seq", "flex")
     kind = arguments.one_of("moe-token-dispatcher-type", "allgather", kinds)
     if kind == "flex":
         kind = arguments.one_of("moe-flex-dispatcher-backend", "deepep", ("deepep", "hybridep"))
     return {"dispatcher": "alltoall" if kind == "alltoall_seq" else kind}
+
+
+def _swapping(arguments: Arguments) -> dict[str, Any]:
+    if not swaps_attention(arguments, "mindspeed"):
+        return {}
+    return {"offload_modules": swapping.MODULES, "offload_layers_on_device": swapping.LAYERS_ON_DEVICE}
 
 
 def _cross_entropy(arguments: Arguments, unfused_peak: int) -> dict[str, Any]:
@@ -176,5 +198,6 @@ def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
         "repeats_key_values": not arguments.has("use-mcore-models"),
         "ring_keeps_block": True,
         "pads_value_heads": not arguments.has("mla-fa-without-pad"),
+        **_swapping(arguments),
         **_cross_entropy(arguments, 10 if number <= (2, 1) else 6),
     }

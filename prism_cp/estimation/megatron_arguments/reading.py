@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import re
@@ -16,6 +17,7 @@ from prism_cp.estimation.megatron_arguments.yaml_form import SUFFIXES, arguments
 
 LARGEST = 10**9  # no size of a run is beyond
 _FALSE = frozenset({"false", "0", "no", "off"})
+_KNOWN = UNDERSTOOD | frozenset(IRRELEVANT) | frozenset(REFUSED)
 _COMMENT = re.compile(r"(^|\s)#.*$")
 
 
@@ -38,14 +40,13 @@ class Arguments:
     """
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self.given = {name.lstrip("-"): str(value).strip() for name, value in given.items()}
+        self.given = {name.lstrip("-"): str(value).strip() for name, value in given.items() if value is not None}
         for flag, value in self.given.items():
-            if self._off(value):
-                continue
-            if flag in REFUSED:
+            if flag in REFUSED and not self._off(value):
                 raise UnsupportedArgument(flag, value, REFUSED[flag])
-            if flag not in UNDERSTOOD and flag not in IRRELEVANT:
-                raise UnsupportedArgument(flag, value, "unknown flag")
+            # 0 of a flag that nobody knows may mean anything
+            if flag not in _KNOWN and value.lower() not in _FALSE - {"0"}:
+                raise UnsupportedArgument(flag, value, "unknown flag", _close_to(flag))
 
     @staticmethod
     def _off(value: str) -> bool:
@@ -86,15 +87,16 @@ class Arguments:
             raise UnsupportedArgument(flag, text, "is out of range", f"an integer from {least} on") from None
         return int(number)
 
-    def number(self, flag: str, default: float) -> float:
-        """The value as a number."""
+    def number(self, flag: str, default: float, most: float = LARGEST) -> float:
+        """The value as a number of at most `most`."""
         value = self.text(flag, str(default))
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not 0 <= number <= LARGEST:
-            raise UnsupportedArgument(flag, value, "is no number in range", "a number from 0 on")
+        if not 0 <= number <= most:
+            accepted = "a number from 0 on" if most == LARGEST else f"a number from 0 to {most:g}"
+            raise UnsupportedArgument(flag, value, "is no number in range", accepted)
         return number
 
     def one_of(self, flag: str, default: str, accepted: tuple[str, ...]) -> str:
@@ -103,6 +105,12 @@ class Arguments:
         if value not in accepted:
             raise UnsupportedArgument(flag, value, "is not modelled", ", ".join(accepted))
         return value
+
+
+def _close_to(flag: str) -> str:
+    """Known flags of almost the same name, as text."""
+    plain = flag.replace("_", "-")
+    return ", ".join(f"--{name}" for name in difflib.get_close_matches(plain, sorted(_KNOWN), n=2, cutoff=0.85))
 
 
 def read_arguments(path: Path, case: str | None = None) -> dict[str, str]:
@@ -149,7 +157,8 @@ def _from_json(text: str, path: Path, case: str | None) -> dict[str, str]:
         content = cases[case]
     elif case is not None:
         raise UsageError(f"--case {case}: {path} holds one case (accepted: no --case)")
-    return {str(name): "true" if value is True else str(value) for name, value in content.items()}
+    given = {str(name): value for name, value in content.items() if value is not None}
+    return {name: "true" if value is True else str(value) for name, value in given.items()}
 
 
 def arguments_from_text(text: str, source: str = "") -> dict[str, str]:
@@ -168,6 +177,9 @@ def arguments_from_text(text: str, source: str = "") -> dict[str, str]:
         if word.startswith("--"):
             flag, equals, value = word[2:].partition("=")
             found[flag] = [value] if equals else []
+        elif flag and (re.match("-[A-Za-z]", word) or ("-" in word and word in _KNOWN)):
+            accepted = f"--{word.lstrip('-')}, or quotes around a value of --{flag} that holds it"
+            raise UsageError(f"{source}: {word!r} after --{flag} looks like a flag (accepted: {accepted})")
         elif flag:
             found[flag].append(word)
         elif word.startswith("-") or found:

@@ -10,6 +10,7 @@ from typing import Any
 
 from prism_cp.estimation.configuration import Configuration, configure
 from prism_cp.inputs.cluster import Cluster
+from prism_cp.inputs.consistency import MAX_LAYERS
 from prism_cp.inputs.instance import Instance
 from prism_cp.inputs.job import Job, Profile
 from prism_cp.inputs.layout import Layout
@@ -19,6 +20,7 @@ from prism_cp.validation.rows import Row, Skipped
 
 _HERE = Path()  # catalogue names need no folder
 _RECOMPUTATION = {"": "none", "none": "none", "full": "full", "full-uniform-1": "full"}
+_SEQUENCE_PARALLEL = {"": None, "0": False, "no": False, "false": False, "1": True, "yes": True, "true": True}
 _ONE_CHUNK = ("1f1b", "gpipe", "zero-bubble", "zb-h1")  # schedules that cannot have several chunks a rank
 _MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 
@@ -42,7 +44,15 @@ def catalog_cluster(family: str, num_devices: int) -> Cluster:
 
 
 def with_num_layers(model: Model, layers: int) -> Model:
-    """The model's first layers only, or more of its last kind: proxies of a published model."""
+    """The model's first layers only, or more of its last kind: proxies of a published model.
+
+    Raises
+    ------
+    Skipped
+        No model has so many layers.
+    """
+    if not 1 <= layers <= MAX_LAYERS:
+        raise Skipped(f"{layers} layers of {model.name} are out of range (accepted: 1 to {MAX_LAYERS})")
     groups: list[LayerGroup] = []
     left = layers
     for group in model.layers:
@@ -110,9 +120,23 @@ def zero_stage(text: str, default: int) -> int:
         return default
     if plain.startswith("fsdp"):
         return 3
-    if plain[0] in "0123":
-        return int(plain[0])
+    if stage := re.match(r"[0-3](?![\d.])", plain):
+        return int(stage[0])
     raise Skipped(f"zero={text!r} is not understood")
+
+
+def sequence_parallel(row: Row) -> bool | None:
+    """The `sp` column; None when it is blank.
+
+    Raises
+    ------
+    Skipped
+        The text is not understood.
+    """
+    plain = row.text("sp").lower()
+    if plain not in _SEQUENCE_PARALLEL:
+        raise Skipped(f"sp={plain!r} is not understood (accepted: 0, 1, false, true)")
+    return _SEQUENCE_PARALLEL[plain]
 
 
 def schedule_of(row: Row, vpp: int) -> str:

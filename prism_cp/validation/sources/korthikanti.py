@@ -13,6 +13,7 @@ from prism_cp.validation.sources.common import (
     catalog_model,
     catalog_profile,
     recomputation,
+    sequence_parallel,
     with_num_layers,
     zero_stage,
 )
@@ -27,7 +28,7 @@ def recognises(row: Row) -> bool:
 def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuration:
     """Dropout, attention that is not fused; transfers between stages are split over the tensor-parallel ranks."""
     model = catalog_model(model_name(row.text("model")))
-    if layers := row.note_integer("layers"):
+    if (layers := row.note_integer("layers")) is not None:
         model = with_num_layers(model, layers)
     return build(
         row,
@@ -35,7 +36,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         family=cluster_family(row.text("system")),
         profile=catalog_profile("megatron-2022"),
         precision=precision_of(row.text("precision")),
-        sp=row.text("sp") == "1",
+        sp=bool(sequence_parallel(row)),
         zero=zero_stage(row.text("zero"), 0),
         recompute=recomputation(row.text("recompute")),
         job={"dropout": True},

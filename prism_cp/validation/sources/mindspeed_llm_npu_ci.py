@@ -5,7 +5,6 @@ Memory is that of the listed ranks after the first step, whose device is of the 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 
 from prism_cp.estimation.configuration import Configuration
 from prism_cp.estimation.megatron_arguments import configuration_from_arguments
+from prism_cp.validation.families import memory_by_rank
 from prism_cp.validation.names import cluster_family
 from prism_cp.validation.rows import Row, Skipped
 
@@ -48,10 +48,3 @@ def release_of(row: Row) -> str:
         return named[1]
     recorded_again = any("megatron" in ranks[2:] for ranks in memory_by_rank(row).values())
     return "" if recorded_again else "2.1"
-
-
-def memory_by_rank(row: Row) -> dict[str, list[Any]]:
-    """``[allocated after the step, most allocated, …]`` in GiB of every listed rank."""
-    listed = re.search(r"\(alloc,max\)=(\{.*\})", row.text("memory_kind"))
-    ranks: dict[str, list[Any]] = json.loads(listed[1]) if listed else {}
-    return ranks

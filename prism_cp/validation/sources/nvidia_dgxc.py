@@ -32,7 +32,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
     """NeMo recipes: sequence parallelism and overlapped collectives wherever there is tensor parallelism, distributed
     optimizer, bf16 gradients."""
     model = catalog_model(model_name(row.text("model")))
-    if layers := row.note_integer("layers"):
+    if (layers := row.note_integer("layers")) is not None:
         model = with_num_layers(model, layers)
     precision = precision_of(row.text("precision"))
     profile = catalog_profile("nemo-2025")

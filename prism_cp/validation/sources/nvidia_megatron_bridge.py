@@ -35,6 +35,11 @@ _DISPATCHERS = {
     "hybridep": "hybridep",
 }
 
+_SWITCH = {"0": False, "1": True, "false": False, "true": True, "none": False, "unset": False, "n/a": False}
+# Megatron-LM --cuda-graph-scope (megatron/core/transformer/enums.py), and words for no graph
+_GRAPHED = ("full", "full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba")
+_UNGRAPHED = ("none", "unset", "n/a", "default")
+
 
 def recognises(row: Row) -> bool:
     """Whether the row is of this source."""
@@ -77,7 +82,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
 
 def _model(row: Row) -> Model:
     model = catalog_model(model_name(row.text("model")))
-    if layers := row.note_integer("layers"):
+    if (layers := row.note_integer("layers")) is not None:
         model = with_num_layers(model, layers)
     depths = row.note_integer("mtp")
     if depths is None:
@@ -87,17 +92,31 @@ def _model(row: Row) -> Model:
     return model.model_copy(update={"num_mtp_layers": depths})
 
 
+def _graphed(text: str) -> frozenset[str]:
+    """What runs from CUDA graphs, from texts such as ``transformer_engine:attn+moe_router``."""
+    plain = text.lower()
+    if plain in _UNGRAPHED:
+        return frozenset()
+    scopes = frozenset(plain.rsplit(":", 1)[-1].split("+"))
+    if not scopes <= set(_GRAPHED):
+        raise Skipped(f"cuda_graph={text!r} is unknown (accepted: {', '.join((*_UNGRAPHED, *_GRAPHED))})")
+    return scopes
+
+
 def _profile(row: Row, model: Model, precision: str) -> Profile:
     note = row.note
     dispatcher = note.get("moe_dispatcher", "default").lower()
     if dispatcher not in _DISPATCHERS:
         raise Skipped(f"moe_dispatcher={dispatcher!r} is unknown")
-    graph = note.get("cuda_graph", "none").lower()
+    graph = _graphed(note.get("cuda_graph", "none"))
+    overlap = note.get("a2a_overlap", "0").lower()
+    if overlap not in _SWITCH:
+        raise Skipped(f"a2a_overlap={overlap!r} is unknown (accepted: {', '.join(_SWITCH)})")
     updates: dict[str, Any] = {
         "dispatcher": _DISPATCHERS[dispatcher],
         "full_cuda_graphs": "full_iteration" in graph,
         "attention_cuda_graphs": "attn" in graph,
-        "expert_overlap": note.get("a2a_overlap", "0") == "1",
+        "expert_overlap": _SWITCH[overlap],
         "fp8_scaling": fp8_scaling(precision, "current"),
     }
     if not any(isinstance(kind.feed_forward, MixtureOfExperts) for kind in model.kinds):

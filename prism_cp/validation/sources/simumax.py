@@ -13,6 +13,7 @@ from prism_cp.validation.sources.common import (
     catalog_model,
     catalog_profile,
     recomputation,
+    sequence_parallel,
     with_num_layers,
     zero_stage,
 )
@@ -28,10 +29,10 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
     """Chunks of every rank are in the case's facts; experts are padded to capacity 1; attention exchanges heads."""
     published = row.text("model")
     model = catalog_model(model_name(published))
-    if layers := num_layers_in_name(published):
+    if (layers := num_layers_in_name(published)) is not None:
         model = with_num_layers(model, layers)
-    if row.note_integer("layer_num"):
-        model = with_num_layers(model, row.note_integer("layer_num") or 1)
+    if (layers := row.note_integer("layer_num")) is not None:
+        model = with_num_layers(model, layers)
     profile = catalog_profile("megatron").model_copy(
         update={"overlap_grad_reduce": False, "overlap_param_gather": False, "tp_overlap": False}
     )
@@ -42,7 +43,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         family=cluster_family(row.text("system")),
         profile=profile,
         precision=precision_of(row.text("precision")),
-        sp=row.text("sp") == "1",
+        sp=bool(sequence_parallel(row)),
         zero=zero_stage(row.text("zero"), 1),
         vpp=vpp,
         cp_comm="a2a",

@@ -14,6 +14,7 @@ from prism_cp.validation.sources.common import (
     catalog_model,
     catalog_profile,
     schedule_of,
+    sequence_parallel,
     virtual_stages,
     zero_stage,
 )
@@ -48,7 +49,7 @@ def configuration(row: Row, arguments: Mapping[str, Any] | None) -> Configuratio
         profile=profile,
         precision=precision_of(row.text("precision").replace("bf16+", "")),
         seq_len=row.integer("seq") or _DEFAULT_SEQ,
-        sp=row.text("sp") == "1" if row.text("sp") else None,
+        sp=sequence_parallel(row),
         vpp=vpp,
         zero=zero_stage(row.text("zero"), 3),
         cp_comm="all_gather",  # the default of PyTorch's context parallelism
