@@ -48,7 +48,8 @@ RESIDUALS = """- **Noise**: the same configuration in another software release d
 - **bloom_prequel**: step times are 12 % too short throughout (one cause: DeepSpeed blocks a rank while it sends between
   stages, which is not modelled); sections are ranked, not fitted. Three head counts (12, 14 and 26 heads of 128 on a
   device) took 8 to 12 % longer than their neighbours for no reason the model has; they are most of the pairs in the
-  wrong order. One of the three runs out of memory is predicted to fit.
+  wrong order. One of the three runs out of memory is predicted to fit: 206B at 60 GiB, where 203B with the same layout
+  was measured at 67 GB, so weights and activations do not explain it.
 - **torchtitan**: context parallelism over four and eight devices is 22 to 25 % too fast, 8B with tp 8 and asynchronous
   tensor parallelism 10 to 18 %. Memory is what the allocator reserved, taken as allocated
   over its efficiency: selective checkpoints within 6 %; full ones keep one more fp32 copy of the logits, the runs of
