@@ -16,7 +16,7 @@ from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.complete import Completer, Offer
 from prism_cp.engine.complete_program import CompleteProgram
 from prism_cp.engine.items import ItemMaker
-from prism_cp.engine.leaf import critical_path
+from prism_cp.engine.leaf import path_of_mixture
 from prism_cp.engine.limits import Limits
 from prism_cp.engine.mixture import PATH_SCALE, Weigher, Weighing
 from prism_cp.engine.point_sets import StrategyPaths
@@ -200,7 +200,6 @@ class Decision:
         tables, problem = self.tables, self.tables.problem
         if self._program is None:
             self._program = CompleteProgram(tables, float(target))
-        tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
         for _ in range(SEPARATIONS):
             times = np.zeros((len(problem.virtual_stages), 3), np.int64)
             base = tables.constants.astype(np.float64)
@@ -222,7 +221,7 @@ class Decision:
                 self._take(Weighing(True, row, weights, None), len(tables.items))
                 return True
             times[:, 1] += np.rint(slower).astype(np.int64)
-            path = critical_path(problem, times, np.zeros_like(tail), tail)[1]
+            path = path_of_mixture(problem, times)[1]
             if not self.learn(path):
                 return False
             if self._settle_cut(len(tables.rows) - 1, target):
@@ -257,14 +256,12 @@ class Decision:
 
     def _weighing(self, length: int, target: int) -> Weighing | None:
         """The best weights for the first items chosen, among the paths known and those that mixtures have missed."""
-        problem, prefix = self.tables.problem, self._chosen[:length].tolist()
-        tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
+        prefix = self._chosen[:length].tolist()
         for _ in range(SEPARATIONS):
             weighing = self._weigher.weigh(prefix, target, self._weights, strongest=self._priced)
             if weighing is None or weighing.refuted or weighing.mixture is None:
                 return weighing
-            times = np.rint(weighing.mixture).astype(np.int64)
-            value, path = critical_path(problem, times, np.zeros_like(tail), tail)
+            value, path = path_of_mixture(self.tables.problem, weighing.mixture)
             if value <= target or not self.learn(path):
                 return weighing
         return self._weigher.weigh(prefix, target, self._weights, strongest=self._priced)

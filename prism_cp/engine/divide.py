@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.decide import Decision
-from prism_cp.engine.leaf import critical_path
+from prism_cp.engine.leaf import path_of_mixture
 from prism_cp.engine.limits import Limits
 from prism_cp.engine.mixture import Weigher
 from prism_cp.engine.tables import Row, Tables, row_of
@@ -115,7 +115,6 @@ class Division:
         target = target if known is None else min(target, known - 1)
         weights = part.weights
         weigher = Weigher(tables, self._longest, limits)
-        tail = np.array([rank.last_bucket for rank in tables.problem.ranks], np.int64)
         weighing = None
         for _ in range(SEPARATIONS):
             weighing = weigher.weigh((), target, weights)
@@ -124,8 +123,7 @@ class Division:
             weights = weighing.weights
             if weighing.mixture is None:
                 break
-            times = np.rint(weighing.mixture).astype(np.int64)
-            value, path = critical_path(tables.problem, times, np.zeros_like(tail), tail)
+            value, path = path_of_mixture(tables.problem, weighing.mixture)
             if value <= target or path in paths:
                 break
             self._note(path)

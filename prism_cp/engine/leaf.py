@@ -16,6 +16,7 @@ from prism_cp.pipeline.program import get_program
 from prism_cp.stage_problem import Assignment, StageProblem
 
 Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
 
 
 def boundaries(tables: Tables, chosen: Sequence[int]) -> tuple[int, ...]:
@@ -66,6 +67,15 @@ def simulate_points(tables: Tables, chosen: Sequence[int], points: Sequence[int]
             hidden = sum(int(items.credit[point, s]) for s, owner in enumerate(group.rank_of) if owner == r)
             tail[rank] = max(problem.ranks[rank].last_bucket, int(items.reduce[item, r]) - hidden)
     return critical_path(problem, times, head, tail)
+
+
+def path_of_mixture(problem: StageProblem, mixture: Int64 | Float64) -> tuple[int, PathCut]:
+    """Pipeline time and a longest path for mixed times [virtual stages, 3], rounded.
+
+    Heads are left out, and so is all of the gradient reduction but the last buckets.
+    """
+    tail = np.array([rank.last_bucket for rank in problem.ranks], np.int64)
+    return critical_path(problem, np.rint(mixture).astype(np.int64), np.zeros_like(tail), tail)
 
 
 def critical_path(problem: StageProblem, times: Int64, head: Int64, tail: Int64) -> tuple[int, PathCut]:

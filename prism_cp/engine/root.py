@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.engine.leaf import critical_path
+from prism_cp.engine.leaf import path_of_mixture
 from prism_cp.engine.mixture import Weigher
 from prism_cp.engine.plans import whole_plans
 from prism_cp.engine.price_pool import PricePool
@@ -110,9 +110,7 @@ def _bound_by_weights(state: EngineState, tables: Tables) -> None:
         state.raise_bound(-(-int(fresh.after[0, -1, 0]) // weighing.row.scale))
         if weighing.mixture is None:
             return
-        tail = np.array([rank.last_bucket for rank in state.problem.ranks], np.int64)
-        times = np.rint(weighing.mixture).astype(np.int64)
-        value, path = critical_path(state.problem, times, np.zeros_like(tail), tail)
+        value, path = path_of_mixture(state.problem, weighing.mixture)
         if path in state.known or value <= state.low or state.limits.reached():
             return
         tables.add(state.learn([path]))
