@@ -61,11 +61,7 @@ def close(state: EngineState, tables: Tables) -> bool:
 
 def _take_in(state: EngineState, tables: Tables, decision: Decision | Division) -> None:
     """Cuts that a walk has learnt join what is known."""
-    if decision.known is state.known:
-        state.learnt += decision.learnt
-        rows = [row_of(cut, state.problem.p2p) for cut in decision.learnt]
-    else:
-        rows = state.learn(decision.learnt)
+    rows = state.learn(decision.learnt)
     if not state.limits.reached():  # many cuts of many items take their time
         tables.add(rows + decision.sums)
 

@@ -7,7 +7,7 @@ model with its boundaries fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,15 @@ SEPARATIONS = 4  # paths learnt from mixtures per length of a partial choice
 class Decision:
     """One walk over the items of some tables for a target that only ever falls.
 
+    Parameters
+    ----------
+    known
+        Paths that the tables hold.
+
     Attributes
     ----------
+    known : dict of PathCut
+        The same, and those learnt.
     learnt : list of PathCut
         Critical paths that were added to the tables.
     bound : int
@@ -51,12 +58,12 @@ class Decision:
         self,
         maker: ItemMaker,
         tables: Tables,
-        known: dict[PathCut, None],
+        known: Iterable[PathCut],
         paths: StrategyPaths,
         offer: Offer,
         pool: PricePool | None = None,
     ) -> None:
-        self.tables, self.known = tables, known
+        self.tables, self.known = tables, dict.fromkeys(known)
         self.learnt: list[PathCut] = []
         self.sums: list[Row] = []
         self.bound = 0
@@ -68,7 +75,7 @@ class Decision:
         self._refuted = 1  # length of the partial choice that was refuted last
         self._weigher = Weigher(tables, longest_possible(tables.problem), pool=pool)
         self._outlined = any(items.outline is not None for items in tables.items)
-        self.completer = Completer(maker, tables, known, paths, offer, self.learn, self.add_rows)
+        self.completer = Completer(maker, tables, self.known, paths, offer, self.learn, self.add_rows)
         chain, groups = tables.chain, len(tables.items)
         columns = tables.after.shape[2]
         self._prefix = np.zeros((groups + 1, columns), np.int64)

@@ -8,7 +8,7 @@ group holds, by what its pieces hold, at last in halves. Small parts are walked 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -48,13 +48,15 @@ class Division:
 
     Parameters
     ----------
+    known
+        Paths that the tables hold.
     decide
         Makes a walk over a part's tables, which hold the paths given.
 
     Attributes
     ----------
     known : dict of PathCut
-        Paths of the tables, and those learnt.
+        The same, and those learnt.
     learnt : list of PathCut
     sums : list of Row
         Weighted sums of the first part.
@@ -66,9 +68,9 @@ class Division:
     """
 
     def __init__(
-        self, tables: Tables, known: dict[PathCut, None], decide: Callable[[Tables, list[PathCut]], Decision]
+        self, tables: Tables, known: Iterable[PathCut], decide: Callable[[Tables, list[PathCut]], Decision]
     ) -> None:
-        self.tables, self.known, self._decide = tables, known, decide
+        self.tables, self.known, self._decide = tables, dict.fromkeys(known), decide
         self.learnt: list[PathCut] = []
         self.sums: list[Row] = []
         self.bound = self.parts = 0

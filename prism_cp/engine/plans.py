@@ -97,7 +97,7 @@ def anneal(state: EngineState, tables: Tables) -> None:
         chosen = annealer.items_of(row)
         assert chosen is not None
         decision.completer.complete(chosen.tolist(), state.cap(), state.limits, POLISH_SETS)
-    state.learnt += decision.learnt
+    state.learn(decision.learnt)
 
 
 def _annealed(state: EngineState, annealer: Annealer) -> tuple[Int64, int, list[PathCut]]:

@@ -228,7 +228,7 @@ def _find_plan(state: EngineState, tables: Tables, limit: int) -> bool | None:
     decision = state.decision(tables)
     verdict = decision.run(limit, allowed, lambda: state.best_time, first_only=True)
     state.limits.nodes = allowed.nodes
-    state.learnt += decision.learnt
+    state.learn(decision.learnt)
     if verdict:
         anneal(state, tables)
     return verdict

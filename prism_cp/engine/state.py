@@ -129,9 +129,9 @@ class EngineState:
         paths = self._strategy_paths(tables)
 
         def decide(part: Tables, own: Sequence[PathCut]) -> Decision:
-            return Decision(self.refinement.maker, part, dict.fromkeys(own), paths, self.offer)
+            return Decision(self.refinement.maker, part, own, paths, self.offer)
 
-        return Division(tables, dict.fromkeys(known), decide)
+        return Division(tables, known, decide)
 
     def _strategy_paths(self, tables: Tables) -> StrategyPaths:
         if self._paths is None:
