@@ -9,7 +9,7 @@ group holds, by what its pieces hold, at last in halves. Small parts are walked 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -39,7 +39,7 @@ class _Part:
 
     tables: Tables
     mask: Mask | None
-    paths: list[PathCut]
+    paths: dict[PathCut, None]
     weights: Float64 | None
 
 
@@ -68,7 +68,7 @@ class Division:
     """
 
     def __init__(
-        self, tables: Tables, known: Iterable[PathCut], decide: Callable[[Tables, list[PathCut]], Decision]
+        self, tables: Tables, known: Iterable[PathCut], decide: Callable[[Tables, Iterable[PathCut]], Decision]
     ) -> None:
         self.tables, self.known, self._decide = tables, dict.fromkeys(known), decide
         self.learnt: list[PathCut] = []
@@ -80,12 +80,11 @@ class Division:
 
     def run(self, target: int, limits: Limits, best: Callable[[], int | None]) -> bool | None:
         """False: no plan within the target is left. None: stopped, or undecided."""
-        stack: list[_Part] = [_Part(self.tables, None, list(self.known), None)]
+        stack = [_Part(self.tables, None, dict(self.known), None)]
         while stack:
             if limits.reached():
                 return None
-            known = best()
-            target = target if known is None else min(target, known - 1)
+            target = _below(target, best)
             stack += self._look_into(stack.pop(), target, limits, best)
             self.parts += 1
         if self._open_bound <= self._longest:
@@ -95,60 +94,35 @@ class Division:
 
     def _look_into(self, part: _Part, target: int, limits: Limits, best: Callable[[], int | None]) -> list[_Part]:
         """What is left of a part, divided."""
-        tables = part.tables if part.mask is None else part.tables.keep(part.mask)
-        paths = part.paths
-        if int(tables.start[-1]) <= TAUGHT_ITEMS:
-            own = set(paths)
-            missing = [path for path in self.known if path not in own]
-            tables.add([row_of(path, tables.problem.p2p) for path in missing])
-            paths = paths + missing
-        narrowed = tables.narrowed(target)
+        narrowed = self._narrowed(part, target)
         if narrowed is None:
             return []
-        tables = narrowed
-        single = int(tables.start[-1]) == len(tables.items)
-        if single or int(tables.start[-1]) <= FEW_ITEMS:
-            verdict = self._walk(tables, paths, target, limits, best, None if single else MOST_NODES)
+        count, groups = int(narrowed.tables.start[-1]), len(narrowed.tables.items)
+        if count == groups or count <= FEW_ITEMS:
+            verdict = self._walk(narrowed, target, limits, best, None if count == groups else MOST_NODES)
             if limits.reached():
-                return [_Part(tables, None, paths, part.weights)]
+                return [narrowed]
             if verdict is not None:
                 return []
-        known = best()
-        target = target if known is None else min(target, known - 1)
-        weights = part.weights
-        weigher = Weigher(tables, self._longest, limits)
-        weighing = None
-        for _ in range(SEPARATIONS):
-            weighing = weigher.weigh((), target, weights)
-            if weighing is None or weighing.refuted:
-                return []
-            weights = weighing.weights
-            if weighing.mixture is None:
-                break
-            value, path = path_of_mixture(tables.problem, weighing.mixture)
-            if value <= target or path in paths:
-                break
-            self._note(path)
-            tables.add([row_of(path, tables.problem.p2p)])
-            paths = [*paths, path]
-        if weighing is not None and weighing.row is not None:
-            tables.add([weighing.row])
-            if part.mask is None:
-                self.sums.append(weighing.row)
+        weighed = self._weighed(narrowed, _below(target, best), limits)
+        return [] if weighed is None else [replace(weighed, mask=mask) for mask in _divided(weighed.tables)]
+
+    def _narrowed(self, part: _Part, target: int) -> _Part | None:
+        """What cuts leave of a part, which first learns the paths of all others if it is small; None: nothing."""
+        tables = part.tables if part.mask is None else part.tables.keep(part.mask)
+        paths = dict(part.paths)
+        if int(tables.start[-1]) <= TAUGHT_ITEMS:
+            missing = [path for path in self.known if path not in paths]
+            tables.add([row_of(path, tables.problem.p2p) for path in missing])
+            paths.update(dict.fromkeys(missing))
         narrowed = tables.narrowed(target)
-        return [] if narrowed is None else [_Part(narrowed, mask, paths, weights) for mask in _divided(narrowed)]
+        return None if narrowed is None else _Part(narrowed, None, paths, part.weights)
 
     def _walk(
-        self,
-        tables: Tables,
-        paths: list[PathCut],
-        target: int,
-        limits: Limits,
-        best: Callable[[], int | None],
-        most_nodes: int | None,
+        self, part: _Part, target: int, limits: Limits, best: Callable[[], int | None], most_nodes: int | None
     ) -> bool | None:
         """What a walk says of a part, None when it did not end; what it finds is taken note of."""
-        walk = self._decide(tables, paths)
+        walk = self._decide(part.tables, part.paths)
         if self.refined_hand_on is not None:
             walk.refined_hand_on = self.refined_hand_on
         verdict = walk.run(target, limits, best, most_nodes=most_nodes)
@@ -159,10 +133,41 @@ class Division:
             return True
         return verdict
 
+    def _weighed(self, part: _Part, target: int, limits: Limits) -> _Part | None:
+        """The items of a part that the best weighted sum of paths leaves; None: nothing."""
+        tables, paths, weights = part.tables, dict(part.paths), part.weights
+        weigher = Weigher(tables, self._longest, limits)
+        weighing = None
+        for _ in range(SEPARATIONS):
+            weighing = weigher.weigh((), target, weights)
+            if weighing is None or weighing.refuted:
+                return None
+            weights = weighing.weights
+            if weighing.mixture is None:
+                break
+            value, path = path_of_mixture(tables.problem, weighing.mixture)
+            if value <= target or path in paths:
+                break
+            self._note(path)
+            tables.add([row_of(path, tables.problem.p2p)])
+            paths[path] = None
+        if weighing is not None and weighing.row is not None:
+            tables.add([weighing.row])
+            if not self.parts:
+                self.sums.append(weighing.row)
+        narrowed = tables.narrowed(target)
+        return None if narrowed is None else _Part(narrowed, None, paths, weights)
+
     def _note(self, path: PathCut) -> None:
         if path not in self.known:
             self.known[path] = None
             self.learnt.append(path)
+
+
+def _below(target: int, best: Callable[[], int | None]) -> int:
+    """The target, or just below the best pipeline time known."""
+    known = best()
+    return target if known is None else min(target, known - 1)
 
 
 def _divided(tables: Tables) -> list[Mask]:

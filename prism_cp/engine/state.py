@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
@@ -128,7 +128,7 @@ class EngineState:
         """A search over refined items, whose tables have the paths `known`."""
         paths = self._strategy_paths(tables)
 
-        def decide(part: Tables, own: Sequence[PathCut]) -> Decision:
+        def decide(part: Tables, own: Iterable[PathCut]) -> Decision:
             return Decision(self.refinement.maker, part, own, paths, self.offer)
 
         return Division(tables, known, decide)
