@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from prism_cp.engine.complete import HAND_ON_LIMIT
 from prism_cp.engine.decide import Decision
 from prism_cp.engine.divide import Division
 from prism_cp.engine.plans import whole_plans
@@ -43,9 +44,8 @@ def close(state: EngineState, tables: Tables) -> bool:
             continue
         near = tables.within(target)
         decision = (_refined(state, near, target) if refine else None) or state.decision(near)
-        if not levels:
-            decision.refined_hand_on = hand_on
-        verdict = decision.run(target, state.limits, lambda: state.best_time)
+        refined_hand_on = HAND_ON_LIMIT if levels else hand_on
+        verdict = decision.run(target, state.limits, lambda: state.best_time, refined_hand_on=refined_hand_on)
         _take_in(state, tables, decision)
         if verdict is False:
             state.raise_bound(target + 1)

@@ -45,8 +45,8 @@ class Completer:
         Whether some choice could not be decided.
     open_bound : int
         No plan of such choices takes less time.
-    hand_on_limit, refined_hand_on : float or None
-        Deterministic time of the stage model per choice, and per choice of outlined items.
+    hand_on_limit : float or None
+        Deterministic time of the stage model per choice whose items are not outlined.
     """
 
     def __init__(
@@ -65,20 +65,28 @@ class Completer:
         self.undecided = False
         self.open_bound = self.longest + 1
         self.hand_on_limit: float | None = None
-        self.refined_hand_on = HAND_ON_LIMIT
         self._kept: dict[tuple[int, int], tuple[Int64 | None, Int64 | None]] = {}
 
-    def complete(self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None = None) -> None:
+    def complete(
+        self,
+        chosen: Sequence[int],
+        target: int,
+        limits: Limits,
+        most_sets: int | None = None,
+        refined_hand_on: float = HAND_ON_LIMIT,
+    ) -> None:
         """Find the best plan within the target of one item per group, or leave it undecided.
 
         Parameters
         ----------
         most_sets
             Give up after that many sets of points; by default the stage model has the last word then.
+        refined_hand_on
+            Its deterministic time where the items are outlined.
         """
         tables = self.tables
         if any(items.outline is not None for items in tables.items):
-            self._refine(chosen, target, limits, most_sets)
+            self._refine(chosen, target, limits, most_sets, refined_hand_on)
             return
         groups = range(len(tables.items))
         local = [number - int(tables.start[g]) for g, number in enumerate(chosen)]
@@ -98,7 +106,9 @@ class Completer:
         if not decided and most_sets is None:
             self._hand_on(chosen, target, limits)
 
-    def _refine(self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None) -> None:
+    def _refine(
+        self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None, hand_on: float
+    ) -> None:
         """Decide a complete choice of outlined items: their points are made now, as few as the target leaves."""
         tables = self.tables
         plain = [x for x, row in enumerate(tables.rows) if row.scale <= LARGEST_WEIGHT]
@@ -128,7 +138,7 @@ class Completer:
             return True
 
         inner = Completer(self.maker, exact_tables, known, self.paths, self.offer, learn, self.add_rows)
-        inner.hand_on_limit = self.refined_hand_on
+        inner.hand_on_limit = hand_on
         inner.complete(range(len(made)), target, limits, most_sets)
         self.undecided |= inner.undecided
         self.open_bound = min(self.open_bound, inner.open_bound)

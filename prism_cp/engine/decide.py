@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
-from prism_cp.engine.complete import Completer, Offer
+from prism_cp.engine.complete import HAND_ON_LIMIT, Completer, Offer
 from prism_cp.engine.complete_program import CompleteProgram
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import path_of_mixture
@@ -102,6 +102,7 @@ class Decision:
         best: Callable[[], int | None],
         first_only: bool = False,
         most_nodes: int | None = None,
+        refined_hand_on: float = HAND_ON_LIMIT,
     ) -> bool | None:
         """False: no plan within the target is left. True: one was offered (`first_only`). None: stopped, or undecided.
 
@@ -111,6 +112,8 @@ class Decision:
             The best pipeline time known; the target falls below it as the walk goes on.
         most_nodes
             Stop after that many, rather than to weigh partial choices.
+        refined_hand_on
+            Deterministic time of the stage model per complete choice of outlined items.
         """
         tables, chain = self.tables, self.tables.chain
         if np.any(np.diff(tables.start) == 0):
@@ -148,7 +151,7 @@ class Decision:
                 if self._outlined and limits.reached():
                     return None
                 if not refuted:
-                    self.completer.complete(self._chosen.tolist(), target, limits)
+                    self.completer.complete(self._chosen.tolist(), target, limits, refined_hand_on=refined_hand_on)
                 self._depth = len(tables.items) - 1
             if limits.reached():
                 return None
@@ -272,15 +275,6 @@ class Decision:
             if value <= target or not self.learn(path):
                 return weighing
         return self._weigher.weigh(prefix, target, self._weights, strongest=self._priced)
-
-    @property
-    def refined_hand_on(self) -> float:
-        """Deterministic time of the stage model per complete choice of outlined items."""
-        return self.completer.refined_hand_on
-
-    @refined_hand_on.setter
-    def refined_hand_on(self, limit: float) -> None:
-        self.completer.refined_hand_on = limit
 
     # -- cuts ----------------------------------------------------------------------------------------------------------
 

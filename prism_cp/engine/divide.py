@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prism_cp.cp.objective import longest_possible
+from prism_cp.engine.complete import HAND_ON_LIMIT
 from prism_cp.engine.decide import Decision
 from prism_cp.engine.leaf import path_of_mixture
 from prism_cp.engine.limits import Limits
@@ -43,6 +44,20 @@ class _Part:
     weights: Float64 | None
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What `Division.run` was given for all parts."""
+
+    limits: Limits
+    best: Callable[[], int | None]
+    refined_hand_on: float
+
+    def below_best(self, target: int) -> int:
+        """The target, or just below the best pipeline time known."""
+        known = self.best()
+        return target if known is None else min(target, known - 1)
+
+
 class Division:
     """A search over the items of some tables; the same as `Decision` from outside.
 
@@ -62,8 +77,6 @@ class Division:
         Weighted sums of the first part.
     bound : int
         Proven for all plans, when the search was exhausted but some choices are undecided.
-    refined_hand_on : float
-        Deterministic time of the stage model per complete choice.
     parts : int
     """
 
@@ -74,37 +87,51 @@ class Division:
         self.learnt: list[PathCut] = []
         self.sums: list[Row] = []
         self.bound = self.parts = 0
-        self.refined_hand_on: float | None = None
         self._longest = longest_possible(tables.problem)
         self._open_bound = self._longest + 1
 
-    def run(self, target: int, limits: Limits, best: Callable[[], int | None]) -> bool | None:
-        """False: no plan within the target is left. None: stopped, or undecided."""
+    def run(
+        self,
+        target: int,
+        limits: Limits,
+        best: Callable[[], int | None],
+        refined_hand_on: float = HAND_ON_LIMIT,
+    ) -> bool | None:
+        """False: no plan within the target is left. None: stopped, or undecided.
+
+        Parameters
+        ----------
+        best
+            The best pipeline time known; the target falls below it as the search goes on.
+        refined_hand_on
+            Deterministic time of the stage model per complete choice.
+        """
+        run = _Run(limits, best, refined_hand_on)
         stack = [_Part(self.tables, None, dict(self.known), None)]
         while stack:
             if limits.reached():
                 return None
-            target = _below(target, best)
-            stack += self._look_into(stack.pop(), target, limits, best)
+            target = run.below_best(target)
+            stack += self._look_into(stack.pop(), target, run)
             self.parts += 1
         if self._open_bound <= self._longest:
             self.bound = min(target + 1, self._open_bound)
             return None
         return False
 
-    def _look_into(self, part: _Part, target: int, limits: Limits, best: Callable[[], int | None]) -> list[_Part]:
+    def _look_into(self, part: _Part, target: int, run: _Run) -> list[_Part]:
         """What is left of a part, divided."""
         narrowed = self._narrowed(part, target)
         if narrowed is None:
             return []
         count, groups = int(narrowed.tables.start[-1]), len(narrowed.tables.items)
         if count == groups or count <= FEW_ITEMS:
-            verdict = self._walk(narrowed, target, limits, best, None if count == groups else MOST_NODES)
-            if limits.reached():
+            verdict = self._walk(narrowed, target, run, None if count == groups else MOST_NODES)
+            if run.limits.reached():
                 return [narrowed]
             if verdict is not None:
                 return []
-        weighed = self._weighed(narrowed, _below(target, best), limits)
+        weighed = self._weighed(narrowed, run.below_best(target), run.limits)
         return [] if weighed is None else [replace(weighed, mask=mask) for mask in _divided(weighed.tables)]
 
     def _narrowed(self, part: _Part, target: int) -> _Part | None:
@@ -118,14 +145,10 @@ class Division:
         narrowed = tables.narrowed(target)
         return None if narrowed is None else _Part(narrowed, None, paths, part.weights)
 
-    def _walk(
-        self, part: _Part, target: int, limits: Limits, best: Callable[[], int | None], most_nodes: int | None
-    ) -> bool | None:
+    def _walk(self, part: _Part, target: int, run: _Run, most_nodes: int | None) -> bool | None:
         """What a walk says of a part, None when it did not end; what it finds is taken note of."""
         walk = self._decide(part.tables, part.paths)
-        if self.refined_hand_on is not None:
-            walk.refined_hand_on = self.refined_hand_on
-        verdict = walk.run(target, limits, best, most_nodes=most_nodes)
+        verdict = walk.run(target, run.limits, run.best, most_nodes=most_nodes, refined_hand_on=run.refined_hand_on)
         for path in walk.learnt:
             self._note(path)
         if verdict is None and walk.bound:
@@ -162,12 +185,6 @@ class Division:
         if path not in self.known:
             self.known[path] = None
             self.learnt.append(path)
-
-
-def _below(target: int, best: Callable[[], int | None]) -> int:
-    """The target, or just below the best pipeline time known."""
-    known = best()
-    return target if known is None else min(target, known - 1)
 
 
 def _divided(tables: Tables) -> list[Mask]:
