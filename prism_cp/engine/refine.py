@@ -67,7 +67,7 @@ class Refinement:
             assert items.memory is not None
             budget = items.memory.budget[source].astype(np.int64)
             made.append(self.maker.bounds(items.group, choice, budget, items.head[source], items.reduce[source]))
-        own = [_own_row(tables, g) for g in range(len(tables.items))]
+        own = [tables.own_row(g) for g in range(len(tables.items))]
         refined = Tables(self.problem, self.chain, made)
         refined.add([tables.rows[x] for x in own])
         refined = refined.within(target)
@@ -84,7 +84,7 @@ class Refinement:
         """Source and choice of the refined items of group g; None when there are more than `most`."""
         items = tables.items[g]
         assert items.memory is not None
-        x = _own_row(tables, g)
+        x = tables.own_row(g)
         others = [h for h in range(len(tables.items)) if h != g]
         rest = sum(int(tables.worth[tables.start[h] : tables.start[h + 1], x].min(initial=IMPOSSIBLE)) for h in others)
         room = int(tables.scales[x]) * target - int(tables.constants[x]) - rest
@@ -121,12 +121,6 @@ class Refinement:
                 span[k, composition] = len(found), len(found) + len(rows)
                 found += [(number, time - fastest, *rest) for number, time, *rest in rows]
         return span, *np.array(found, np.int64).reshape(-1, 4).T.copy()
-
-
-def _own_row(tables: Tables, g: int) -> int:
-    """The cut that sees most of the input gradients of group g."""
-    stages = list(tables.items[g].group.stages)
-    return max(range(len(tables.rows)), key=lambda x: tables.rows[x].times[stages, 1].sum() / tables.scales[x])
 
 
 @njit(cache=True)

@@ -59,8 +59,7 @@ def _settle_own_work(state: EngineState, tables: Tables) -> Tables:
     for g, items in enumerate(tables.items):
         if state.limits.reached():
             break
-        stages = list(items.group.stages)
-        x = max(range(len(tables.rows)), key=lambda n: tables.rows[n].times[stages, 1].sum() / tables.scales[n])
+        x = tables.own_row(g)
         tables.settle(g, np.arange(len(items.choice)), x)
         tables.resum(x)
     tables = tables.within(state.cap())

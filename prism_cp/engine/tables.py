@@ -347,6 +347,11 @@ class Tables:
             )  # fmt: skip
         return mask
 
+    def own_row(self, g: int) -> int:
+        """The cut that sees most of the input gradients of a group."""
+        stages = list(self.items[g].group.stages)
+        return max(range(len(self.rows)), key=lambda x: self.rows[x].times[stages, 1].sum() / self.scales[x])
+
     def within(self, target: int) -> Tables:
         """Tables of the items that some plan within a target time may hold, as far as a few passes tell."""
         tables = self
