@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.complete import HAND_ON_LIMIT
 from prism_cp.engine.decide import Decision
+from prism_cp.engine.item_memory import layers_of
 from prism_cp.engine.leaf import path_of_mixture
 from prism_cp.engine.limits import Limits
 from prism_cp.engine.mixture import Weigher
@@ -190,7 +191,8 @@ class Division:
 def _divided(tables: Tables) -> list[Mask]:
     """Parts by the layers that one group holds, else by what its pieces hold, else halves."""
     layers = [tables.item_delta[start:stop] for start, stop in pairwise(tables.start)]
-    held = [np.unique(sizes, axis=0, return_inverse=True)[1].reshape(-1) for sizes in _sizes(tables)]
+    sizes = [layers_of(tables.chain, items.group, items.choice).sum(axis=2) for items in tables.items]
+    held = [np.unique(each, axis=0, return_inverse=True)[1].reshape(-1) for each in sizes]
     for keys in (layers, held):
         widest = max(range(len(keys)), key=lambda g: len(np.unique(keys[g])))
         if len(np.unique(keys[widest])) > 1:
@@ -198,17 +200,6 @@ def _divided(tables: Tables) -> list[Mask]:
     largest = int(np.argmax(np.diff(tables.start)))
     number = np.arange(len(layers[largest]))
     return _masks(tables, largest, (2 * number >= len(number)).astype(np.int64))
-
-
-def _sizes(tables: Tables) -> list[Int64]:
-    """Layers that the pieces of every group's items hold [items, pieces]."""
-    chain = tables.chain
-    return [
-        np.stack(
-            [chain.sizes[chain.pieces[piece][items.choice[:, k]]] for k, piece in enumerate(items.group.pieces)], axis=1
-        )
-        for items in tables.items
-    ]
 
 
 def _masks(tables: Tables, group: int, key: Int64) -> list[Mask]:

@@ -19,14 +19,13 @@ from prism_cp.engine.choices import ACTIVATION, INPUT_GRAD, TRANSIENT
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.limits import Limits
 from prism_cp.engine.strategy_classes import by_largest_step, split_chain
-from prism_cp.engine.tables import Row, Tables
+from prism_cp.engine.tables import IMPOSSIBLE, Row, Tables
 from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
 
 MOST_ITEMS = 300_000  # of all groups together; with more the tables are too slow to be worth it
 ROWS_AT_ONCE = 16  # cuts added before items are looked at again
-IMPOSSIBLE = 1 << 60
 
 
 class Refinement:
