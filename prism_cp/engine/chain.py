@@ -60,14 +60,14 @@ class Chain:
     starts : list of uint64 arrays [compositions of the piece, words]
         Bit s: a piece with that composition can begin at layer s.
     groups : tuple of Group
-    state_of : int64 array [compositions]
+    digits : int64 array [compositions, digits]
         What a composition takes from the state. States count layers left of each kind in mixed radix, or of all kinds
         together when there are too many.
-    num_states, full_state : int
     radix : tuple of int
         Base of every digit of a state.
     run_steps : int64 array [steps, 4]
         (what happens, position of the piece in its group, run, other run); `step_start[g]` is the first of group g.
+    num_runs : int
     numbers : int64 array [length + 1, length + 1]
         Composition of the layers start..stop; -1 where no piece can have it.
     local : int64 array [pieces, compositions]
@@ -168,29 +168,18 @@ def make_chain(problem: StageProblem) -> Chain | None:
         pieces.append(np.array(sorted(masks), np.int64))
         starts.append(np.array([masks[number] for number in sorted(masks)], np.uint64))
     table = np.array(sorted(vectors, key=vectors.__getitem__), np.int64).reshape(len(vectors), problem.num_kinds)
+    sizes = table.sum(axis=1)
     radix = tuple(int(n) + 1 for n in prefix[length])
     digits = table
     if np.prod(np.array(radix, np.float64)) > MOST_STATES:
-        radix, digits = (length + 1,), table.sum(axis=1, keepdims=True)
+        radix, digits = (length + 1,), sizes[:, None]
     groups = make_groups(problem)
     steps, step_start, num_runs = _run_steps(groups)
     local = np.full((problem.num_pieces, len(table)), -1, np.int64)
     for piece, compositions in enumerate(pieces):
         local[piece, compositions] = np.arange(len(compositions))
     return Chain(
-        table,
-        table.sum(axis=1),
-        pieces,
-        starts,
-        groups,
-        digits,
-        radix,
-        steps,
-        step_start,
-        num_runs,
-        numbers,
-        local,
-        table,
+        table, sizes, pieces, starts, groups, digits, radix, steps, step_start, num_runs, numbers, local, parts=table
     )
 
 

@@ -74,9 +74,8 @@ def _splits(layers: int, classes: int) -> Iterator[tuple[int, ...]]:
 
 def one_class_a_kind(problem: StageProblem) -> StrategyClasses:
     """Nothing kept apart."""
-    numbers = tuple(
-        np.full(len(kind.strategies), number, np.int64) for number, kind in enumerate(problem.tables[0])
-    )  # fmt: skip
+    kinds = problem.tables[0]
+    numbers = tuple(np.full(len(kind.strategies), number, np.int64) for number, kind in enumerate(kinds))
     return StrategyClasses(numbers, np.arange(problem.num_kinds))
 
 
