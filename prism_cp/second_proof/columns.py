@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prism_cp.pipeline import live_vectors
+from prism_cp.second_proof.component_costs import ComponentCosts
 from prism_cp.second_proof.components import Component
 from prism_cp.second_proof.fronts import ACTIVATION, HIDEABLE, TRANSIENT, Front, Fronts, pareto_minimal
 from prism_cp.second_proof.paths import Paths
 from prism_cp.second_proof.points_kernel import fitting_points, priced_least
 from prism_cp.second_proof.totals import NEVER
-from prism_cp.stage_problem import EndCosts, KindCosts, StageProblem, StrategyCosts, live_counts
+from prism_cp.stage_problem import EndCosts, KindCosts, StageProblem, StrategyCosts
 
 Int64 = NDArray[np.int64]
 
@@ -99,17 +99,11 @@ class ColumnMaker:
         exact_tails: bool,
     ) -> None:
         self.problem, self.component, self.fronts, self.exact_tails = problem, component, fronts, exact_tails
-        self.contents = [contents[piece] for piece in component.pieces]
+        self.costs = ComponentCosts(problem, component, contents)
+        self.contents = self.costs.contents
         self._tables = [
             tuple(dict.fromkeys(problem.virtual_stages[i].table for i in stages)) for stages in component.stages
         ]
-        self.live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
-        self._rows: list[tuple[int, dict[int, tuple[int, int]]]] = []  # rank, and live counts by virtual stage
-        for rank in component.ranks:
-            own = [i for i, stage in enumerate(problem.virtual_stages) if stage.rank == rank]
-            for vector in self.live[rank]:
-                counts = zip(*live_counts(vector, len(own)), strict=True)
-                self._rows.append((rank, dict(zip(own, counts, strict=True))))
 
     def _times(self, k: int, front: Front) -> Int64:
         """Times [points, virtual stages of the k-th piece, 3], ends included."""
@@ -164,7 +158,7 @@ class ColumnMaker:
         ends = np.array([_times(self.problem.virtual_stages[i].ends) for i in stages], np.int64)
         layer = np.zeros((self.problem.num_kinds, len(paths.cuts)), np.int64)
         for kind in range(self.problem.num_kinds):
-            costs = [self._kinds(i)[kind] for i in stages]
+            costs = [self.costs.kinds(i)[kind] for i in stages]
             choices = np.array([[_times(s) for s in each.strategies] for each in costs], np.int64)
             layer[kind] = np.einsum("xst,sct->cx", own, choices).min(axis=0)
             for i, each in zip(stages, costs, strict=True):
@@ -198,18 +192,18 @@ class ColumnMaker:
     ) -> Int64:
         """The same for some items: `which` of the priced contents each piece holds."""
         share = np.zeros((len(contents), len(paths.cuts)), np.int64)
-        base, room = np.zeros_like(share), np.zeros((len(contents), len(self._rows)), np.int64)
+        base, room = np.zeros_like(share), np.zeros((len(contents), len(self.costs.rows)), np.int64)
         for number, content in enumerate(contents):
-            left = self._memory_room(content)
+            left = self.costs.memory_room(content)
             if left is None:
                 share[number] = NEVER
                 continue
-            head, _ = self._heads(content)
+            head, _ = self.costs.heads(content)
             none = np.zeros((1, len(self.component.all_stages), 3), np.int64)
-            base[number] = paths.values(self.component, none, head[None], self._least_tail()[None])[0]
+            base[number] = paths.values(self.component, none, head[None], self.costs.least_tail()[None])[0]
             room[number] = left
         fixed = sum((ends[which[k]] for k, (_, ends) in enumerate(pieces)), base)
-        for m in range(len(self._rows)):
+        for m in range(len(self.costs.rows)):
             total = sum((each[which[k], m] for k, (each, _) in enumerate(pieces)), np.int64(0))
             total = total - price[m] * room[:, m, None, None]
             saved = -(-total.max(axis=2) // scale)
@@ -233,8 +227,8 @@ class ColumnMaker:
             for kind in self.problem.tables[table]:
                 slopes += _slopes(kind)
         slopes = sorted({float(np.quantile(slopes, q)) for q in np.linspace(0, 1, PRICES)})
-        result = np.zeros((len(self._rows), len(paths.cuts), len(slopes)), np.int64)
-        for m, (rank, counts) in enumerate(self._rows):
+        result = np.zeros((len(self.costs.rows), len(paths.cuts), len(slopes)), np.int64)
+        for m, (rank, counts) in enumerate(self.costs.rows):
             alive = sum(whole for whole, _ in counts.values())
             passes = paths.times[:, list(counts), 1].sum(axis=1) / max(1, alive)
             ends = [self.problem.virtual_stages[i].ends for i in counts]
@@ -264,7 +258,7 @@ class ColumnMaker:
             varying = np.flatnonzero(key.any(axis=0))
             fixed[number] = own @ times.min(axis=0)
             alive, transient = self._memory(k, front)
-            for m in range(len(self._rows)):
+            for m in range(len(self.costs.rows)):
                 least[number, m] = priced_least(
                     np.ascontiguousarray(key[:, varying]), np.ascontiguousarray(own[:, varying]),
                     alive[:, m] + (transient[:, m] if k == 0 else 0), price[m], scale,
@@ -303,17 +297,17 @@ class ColumnMaker:
         return Columns(flat, counts, layers, times, rank, rank)
 
     def _of_item(self, paths: Paths, content: Int64, layers: Int64, budget: Int64) -> Columns | None:
-        room = self._memory_room(content)
+        room = self.costs.memory_room(content)
         if room is None:
             return None
-        head, reduce = self._heads(content)
-        unhidden = reduce - self._least_tail()
-        hiding = self.exact_tails and bool(np.any(self._hidden(content, min) < unhidden))
+        head, reduce = self.costs.heads(content)
+        unhidden = reduce - self.costs.least_tail()
+        hiding = self.exact_tails and bool(np.any(self.costs.hidden(content, min) < unhidden))
         held = [tuple(self.contents[k][c].tolist()) for k, c in enumerate(content)]
         fronts = [self.fronts.front(self._tables[k], each, hiding) for k, each in enumerate(held)]
         times = [self._times(k, front) for k, front in enumerate(fronts)]
         least = np.concatenate([each.min(axis=0) for each in times])
-        always = budget - paths.values(self.component, least[None], head[None], self._least_tail()[None])[0]
+        always = budget - paths.values(self.component, least[None], head[None], self.costs.least_tail()[None])[0]
         if np.any(always < 0):
             return None
         keys = [(each - each.min(axis=0)).reshape(len(each), -1) for each in times]
@@ -343,10 +337,10 @@ class ColumnMaker:
             return None
         point = np.column_stack([o[out[:count, k] - first[k]] for k, o in enumerate(order)])
         chosen = np.concatenate([times[k][point[:, k]] for k in range(len(times))], axis=1)
-        hidden = self._hidden(content, max)[None]
+        hidden = self.costs.hidden(content, max)[None]
         if hiding:
-            hidden = self._ends_hide() + sum(each[point[:, k]] for k, each in enumerate(hide))
-        tail = np.repeat(np.maximum(self._least_tail(), reduce - hidden), count // len(hidden), axis=0)
+            hidden = self.costs.ends_hide() + sum(each[point[:, k]] for k, each in enumerate(hide))
+        tail = np.repeat(np.maximum(self.costs.least_tail(), reduce - hidden), count // len(hidden), axis=0)
         kept = np.sort(pareto_minimal(np.hstack((chosen.reshape(count, -1), tail))))
         point, chosen, tail = point[kept], chosen[kept], tail[kept]
         rows = len(point)
@@ -355,48 +349,6 @@ class ColumnMaker:
             np.repeat(content[None], rows, axis=0), counts, np.repeat(layers[None], rows, axis=0), chosen,
             np.repeat(head[None], rows, axis=0), tail,
         )  # fmt: skip
-
-    # -- what does not depend on strategies ----------------------------------------------------------------------------
-
-    def _heads(self, content: Int64) -> tuple[Int64, Int64]:
-        """Time before the first forward and time of the gradient reduction, by rank."""
-        ranks = list(self.component.ranks)
-        head = np.array([self.problem.ranks[rank].head for rank in ranks], np.int64)
-        reduce = np.zeros(len(ranks), np.int64)
-        for k, i, stage in self._stages():
-            r, held = ranks.index(self.problem.virtual_stages[i].rank), self.contents[k][content[k]].tolist()
-            head[r] += stage.head + sum(n * kind.head for n, kind in zip(held, self._kinds(i), strict=True))
-            reduce[r] += stage.reduce + sum(n * kind.reduce for n, kind in zip(held, self._kinds(i), strict=True))
-        return head, reduce
-
-    def _stages(self) -> Iterator[tuple[int, int, EndCosts]]:
-        """Piece of the component, virtual stage, and what that carries besides layers."""
-        for k, stages in enumerate(self.component.stages):
-            for i in stages:
-                yield k, i, self.problem.virtual_stages[i].ends
-
-    def _kinds(self, stage: int) -> tuple[KindCosts, ...]:
-        return self.problem.tables[self.problem.virtual_stages[stage].table]
-
-    def _least_tail(self) -> Int64:
-        return np.array([self.problem.ranks[rank].last_bucket for rank in self.component.ranks], np.int64)
-
-    def _hidden(self, content: Int64, least: Callable[[Iterable[int]], int]) -> Int64:
-        """Gradient reduction [ranks] that is hidden at least, or at most."""
-        ranks, result = list(self.component.ranks), self._ends_hide()
-        for k, i, _ in self._stages():
-            layer = [least(s.hideable for s in kind.strategies) for kind in self._kinds(i)]
-            result[ranks.index(self.problem.virtual_stages[i].rank)] += int(
-                self.contents[k][content[k]] @ np.array(layer, np.int64)
-            )
-        return result
-
-    def _ends_hide(self) -> Int64:
-        ranks = list(self.component.ranks)
-        result = np.zeros(len(ranks), np.int64)
-        for _, i, ends in self._stages():
-            result[ranks.index(self.problem.virtual_stages[i].rank)] += ends.hideable
-        return result
 
     def _hide(self, k: int, front: Front) -> Int64:
         """What a piece's points hide [points, ranks]."""
@@ -410,12 +362,12 @@ class ColumnMaker:
     def _memory(self, k: int, front: Front) -> tuple[Int64, Int64]:
         """What a piece's points keep alive [points, rows], and their transients."""
         tables = self._tables[k]
-        alive = np.zeros((len(front.counts), len(self._rows)), np.int64)
+        alive = np.zeros((len(front.counts), len(self.costs.rows)), np.int64)
         transient = np.zeros_like(alive)
         for i in self.component.stages[k]:
             stage = self.problem.virtual_stages[i]
             costs = front.costs[:, tables.index(stage.table)]
-            for m, (rank, counts) in enumerate(self._rows):
+            for m, (rank, counts) in enumerate(self.costs.rows):
                 if rank == stage.rank:
                     whole, waiting = counts[i]
                     alive[:, m] += whole * costs[:, ACTIVATION]
@@ -423,36 +375,6 @@ class ColumnMaker:
                         largest = np.maximum(costs[:, TRANSIENT], stage.ends.transient)
                         transient[:, m] = np.maximum(transient[:, m], largest)
         return alive, transient
-
-    def _memory_room(self, content: Int64) -> Int64 | None:
-        """What is left in every memory row for activations of layers and for transients; None when nothing fits."""
-        static: dict[int, int] = {}
-        for rank in self.component.ranks:
-            own = [(k, i, ends) for k, i, ends in self._stages() if self.problem.virtual_stages[i].rank == rank]
-            total = self.problem.ranks[rank].fixed
-            optimizer, held = 0, set()
-            for k, i, ends in own:
-                layers = self.contents[k][content[k]].tolist()
-                total += ends.static + sum(n * kind.static for n, kind in zip(layers, self._kinds(i), strict=True))
-                optimizer += ends.optimizer_step
-                optimizer += sum(n * kind.optimizer_step for n, kind in zip(layers, self._kinds(i), strict=True))
-                held |= {kind for kind, n in enumerate(layers) if n}
-            indices = {i for _, i, _ in own}
-            total += sum(b.memory for b in self.problem.buffers if b.kinds & held or b.virtual_stages & indices)
-            if total + optimizer > self.problem.ranks[rank].capacity:
-                return None
-            static[rank] = total
-        room = []
-        for rank, counts in self._rows:
-            left = self.problem.ranks[rank].capacity - static[rank]
-            for k, i, ends in self._stages():
-                if i in counts:
-                    whole, waiting = counts[i]
-                    layers = self.contents[k][content[k]].tolist()
-                    deferred = sum(n * kind.deferred for n, kind in zip(layers, self._kinds(i), strict=True))
-                    left -= whole * ends.activation + waiting * (ends.deferred + deferred)
-            room.append(left)
-        return np.array(room, np.int64)
 
 
 def _times(costs: EndCosts | StrategyCosts) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
-from prism_cp.second_proof.columns import Columns
+from prism_cp.second_proof.columns import Columns, Items
 from prism_cp.second_proof.components import Component
 from prism_cp.stage_problem import StageProblem
 
@@ -22,7 +22,7 @@ class ColumnModel:
     ----------
     contents : sequence of int64 arrays [contents, kinds]
         Of every piece.
-    columns : sequence of Columns
+    columns : sequence of Items or Columns
         Of every component.
     """
 
@@ -31,7 +31,7 @@ class ColumnModel:
         problem: StageProblem,
         components: Sequence[Component],
         contents: Sequence[Int64],
-        columns: Sequence[Columns],
+        columns: Sequence[Items | Columns],
     ) -> None:
         self.model = cp_model.CpModel()
         self.choose = [[self.model.new_bool_var("") for _ in range(len(each.layers))] for each in columns]
@@ -72,17 +72,18 @@ class ColumnModel:
         """
         least = [each.min(axis=0) for each in values]
         left = room - sum(least)
-        spread = sum((each.max(axis=0) - low for each, low in zip(values, least, strict=True)), np.zeros_like(room))
-        for x in np.flatnonzero(spread > left):
+        for x in range(len(room)):
             literals, weights = [], []
             for own, each, low in zip(self.choose, values, least, strict=True):
                 more = each[:, x] - low[x]
-                for i in np.flatnonzero(more):
+                for i in np.flatnonzero(more).tolist():
                     literals.append(own[i])
                     weights.append(int(more[i]))
             self.model.add(cp_model.LinearExpr.weighted_sum(literals, weights) <= int(left[x]))
 
-    def forbid_contents(self, columns: Sequence[Columns], settled: Sequence[tuple[tuple[int, ...], ...]]) -> None:
+    def forbid_contents(
+        self, columns: Sequence[Items | Columns], settled: Sequence[tuple[tuple[int, ...], ...]]
+    ) -> None:
         """Exclude combinations of what the pieces of all components hold."""
         for held in settled:
             literals = [

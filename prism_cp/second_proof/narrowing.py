@@ -14,13 +14,12 @@ from prism_cp.second_proof.totals import NEVER, budgets
 Int64 = NDArray[np.int64]
 
 
-def possible_columns(
-    makers: Sequence[ColumnMaker], paths: Paths, chain: Int64, target: int, deadline: float | None
-) -> list[Columns] | None:
-    """Columns of every component that no path forbids; None when a component has none.
+def possible_items(
+    makers: Sequence[ColumnMaker], paths: Paths, chain: Int64, target: int
+) -> tuple[list[Items], list[Int64]] | None:
+    """Items of every component that no path forbids, and what they take of every path at least [items, paths].
 
-    Items are bounded by their quickest strategies, then with prices on their memory, then enumerated component by
-    component, each time beside the best that is known of the others.
+    They are bounded by their quickest strategies, then with prices on their memory. None when a component has none.
 
     Parameters
     ----------
@@ -30,8 +29,6 @@ def possible_columns(
     Raises
     ------
     TooManyColumnsError
-    TimeoutError
-        The deadline, as `time.perf_counter` counts, has passed.
     """
     room = paths.room(target)
     fixed = [maker.fixed_share(paths)[0] for maker in makers]
@@ -44,6 +41,36 @@ def possible_columns(
             return None
         items = [each.take(which) for each, which in zip(items, kept, strict=True)]
         shares = [share[which] for share, which in zip(shares, kept, strict=True)]
+    return items, shares
+
+
+def possible_columns(
+    makers: Sequence[ColumnMaker],
+    paths: Paths,
+    chain: Int64,
+    target: int,
+    items: Sequence[Items],
+    shares: Sequence[Int64],
+    deadline: float | None,
+) -> list[Columns] | None:
+    """Columns of some items that no path forbids; None when a component has none.
+
+    They are enumerated component by component, each time beside the best that is known of the others.
+
+    Parameters
+    ----------
+    chain : int64 array [kinds]
+        Layers of the chain.
+    shares : sequence of int64 arrays [items, paths]
+        What the items take of every path at least.
+
+    Raises
+    ------
+    TooManyColumnsError
+    TimeoutError
+        The deadline, as `time.perf_counter` counts, has passed.
+    """
+    room, shares = paths.room(target), list(shares)
     held: list[Items | Columns] = [*items]
     for number, maker in enumerate(makers):
         budget = _budgets([each.layers for each in held], shares, chain, room)[number]

@@ -17,14 +17,17 @@ from prism_cp.second_proof.columns import ColumnMaker, Columns, Items, TooManyCo
 from prism_cp.second_proof.components import components, piece_contents
 from prism_cp.second_proof.fronts import Fronts
 from prism_cp.second_proof.model import ColumnModel
-from prism_cp.second_proof.narrowing import possible_columns, surviving
+from prism_cp.second_proof.narrowing import possible_columns, possible_items, surviving
 from prism_cp.second_proof.paths import Paths
+from prism_cp.second_proof.strategies import StrategyModel
 from prism_cp.stage_problem import Assignment, StageProblem, rank_memories, stage_times, structure_errors
 
 Int64 = NDArray[np.int64]
 Status = Literal["no_plan", "plan", "unknown"]
 
+MOST_ENUMERATED = 2  # pieces of a component whose columns are all made; with more, only those of chosen items are
 TRIED_COLUMNS = 400  # CP-SAT is asked when there are no more, or when every component holds a known number of layers
+FIRST_PATHS, MORE_PATHS = 60, 20  # that CP-SAT is told, and that it is told where its choice breaks them
 TRIED_EFFORT = 0.1  # deterministic time of CP-SAT before a component is split
 MOST_SETTLED = 30  # choices looked at with what they really hide before all columns are
 
@@ -128,8 +131,15 @@ class _Search:
         """The verdict, and a plan."""
         if not all(len(each) for each in self.contents):
             return "no_plan", None
+        found = possible_items(self.makers, self.paths, self.chain, self.target)
+        if found is None:
+            return "no_plan", None
+        items, shares = found
+        if any(len(component.pieces) > MOST_ENUMERATED for component in self.components):
+            return self._decide_items(items, shares)
         for makers in (self.makers, self.exact_makers):
-            everything = possible_columns(makers, self.paths, self.chain, self.target, self.deadline)
+            shares = [self._extended(*each) for each in zip(makers, items, shares, strict=True)]
+            everything = possible_columns(makers, self.paths, self.chain, self.target, items, shares, self.deadline)
             if everything is None:
                 return "no_plan", None
             self.num_columns = sum(len(each.layers) for each in everything)
@@ -138,6 +148,67 @@ class _Search:
             except _TooManySettledError:
                 continue
         raise AssertionError("nothing is settled apart when columns are exact")
+
+    def _decide_items(self, items: list[Items], shares: list[Int64]) -> tuple[Status, Assignment | None]:
+        """The verdict on plans made of these items, of each of which `shares` says what it takes at least.
+
+        Only where CP-SAT finds a choice that no path forbids are its columns made.
+        """
+        self.num_columns = sum(len(each.layers) for each in items)
+        stack = [(items, shares)]
+        while stack:
+            if self.deadline is not None and time.perf_counter() > self.deadline:
+                return "unknown", None
+            items, shares = stack.pop()
+            shares = [self._extended(*each) for each in zip(self.makers, items, shares, strict=True)]
+            kept = surviving([each.layers for each in items], shares, self.chain, self.paths.room(self.target))
+            if kept is None:
+                continue
+            items = [each.take(which) for each, which in zip(items, kept, strict=True)]
+            shares = [share[which] for share, which in zip(shares, kept, strict=True)]
+            chosen = self._ask(items, shares, exact=False)
+            if chosen is None:
+                for part in _split(items):
+                    taken = list(zip(items, shares, part, strict=True))
+                    stack.append(([each.take(own) for each, _, own in taken], [each[own] for _, each, own in taken]))
+                self.parts += 1
+            elif chosen:
+                status, plan = self._settle_contents(items, chosen)
+                if status != "no_plan":
+                    return status, plan
+                stack.append((items, shares))
+        return "no_plan", None
+
+    def _settle_contents(self, items: list[Items], chosen: Sequence[int]) -> tuple[Status, Assignment | None]:
+        """The verdict on all plans whose pieces hold what those of a choice hold: only strategies are left."""
+        held = [each.content[i] for each, i in zip(items, chosen, strict=True)]
+        model = StrategyModel(self.problem, [maker.costs for maker in self.makers], held, self.target)
+        model.forbid_longer(self.paths.cuts)
+        while model.fits:
+            solver = self._solver()
+            if self.deadline is not None:
+                solver.parameters.max_time_in_seconds = max(0.0, self.deadline - time.perf_counter())
+            status = solver.solve(model.model)
+            self.solves += 1
+            if status == cp_model.INFEASIBLE:
+                break
+            if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                return "unknown", None
+            plan = self._checked(model.plan(solver))
+            path = self._missing(plan)
+            if path is None:
+                return "plan", plan
+            if path in self.paths.cuts:
+                raise AssertionError("chosen strategies take more of a path than the model was told")
+            self.paths = Paths(self.problem, [*self.paths.cuts, path])
+            model.forbid_longer([path])
+        self.settled.append(tuple(tuple(content.tolist()) for content in held))
+        return "no_plan", None
+
+    def _extended(self, maker: ColumnMaker, items: Items, share: Int64) -> Int64:
+        """What items take of every path at least, also of those learnt since."""
+        fresh = self.paths.cuts[share.shape[1] :]
+        return np.hstack((share, maker.priced(Paths(self.problem, fresh), items))) if fresh else share
 
     def _decide(self, everything: list[Columns], exact: bool) -> tuple[Status, Assignment | None]:
         """The verdict on plans made of these columns; `exact` says whether they hide what they really hide."""
@@ -150,7 +221,7 @@ class _Search:
                 continue
             chosen = self._ask(columns, shares, exact)
             if chosen is None:
-                stack += _split(columns)
+                stack += [[each.take(own) for each, own in zip(columns, part, strict=True)] for part in _split(columns)]
                 self.parts += 1
                 continue
             if not chosen:
@@ -172,7 +243,7 @@ class _Search:
             stack.append(columns)
         return "no_plan", None
 
-    def _settle(self, columns: list[Columns], chosen: Sequence[int]) -> tuple[Status, Assignment | None]:
+    def _settle(self, columns: Sequence[Items | Columns], chosen: Sequence[int]) -> tuple[Status, Assignment | None]:
         """The verdict on all plans whose pieces hold what those of a choice hold, also with columns of other parts."""
         items = [
             Items(each.content[i : i + 1], each.layers[i : i + 1]) for each, i in zip(columns, chosen, strict=True)
@@ -202,27 +273,32 @@ class _Search:
         left = [each.take(which) for each, which in zip(columns, kept, strict=True)]
         return left, [share[which] for share, which in zip(shares, kept, strict=True)]
 
-    def _ask(self, columns: list[Columns], shares: list[Int64], exact: bool) -> list[int] | None:
+    def _ask(self, columns: Sequence[Items | Columns], shares: list[Int64], exact: bool) -> list[int] | None:
         """CP-SAT's column of every component, empty when there is no choice; None when it cannot say soon."""
         undecided = any(len(np.unique(each.layers, axis=0)) > 1 for each in columns)
         if undecided and sum(len(each.layers) for each in columns) > TRIED_COLUMNS:
             return None
         model = ColumnModel(self.problem, self.components, self.contents, columns)
-        model.forbid_longer(shares, self.paths.room(self.target))
         if not exact:
             model.forbid_contents(columns, self.settled)
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = self.seed
-        if any(len(each.layers) > 1 for each in columns):
-            solver.parameters.max_deterministic_time = TRIED_EFFORT
-        status = solver.solve(model.model)
-        self.solves += 1
-        if status == cp_model.INFEASIBLE:
-            return []
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return None
-        return [next(i for i, x in enumerate(own) if solver.value(x)) for own in model.choose]
+        room = self.paths.room(self.target)
+        fresh = _tightest(shares, room)
+        while True:
+            model.forbid_longer([share[:, fresh] for share in shares], room[fresh])
+            solver = self._solver()
+            if any(len(each.layers) > 1 for each in columns):
+                solver.parameters.max_deterministic_time = TRIED_EFFORT
+            status = solver.solve(model.model)
+            self.solves += 1
+            if status == cp_model.INFEASIBLE:
+                return []
+            if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+                return None
+            chosen = [next(i for i, x in enumerate(own) if solver.value(x)) for own in model.choose]
+            excess = sum(share[i] for share, i in zip(shares, chosen, strict=True)) - room
+            fresh = np.flatnonzero(excess > 0)[:MORE_PATHS]
+            if not len(fresh):
+                return chosen
 
     def _plan(self, columns: Sequence[Columns], chosen: Sequence[int]) -> Assignment:
         """The plan of one column per component, checked to be one that fits."""
@@ -234,11 +310,20 @@ class _Search:
                 sizes[piece] = int(self.contents[piece][each.content[column, k]].sum())
                 row = each.counts[column, k].tolist()
                 counts[piece] = tuple(tuple(row[a:b]) for a, b in pairwise(first.tolist()))
-        plan = Assignment(tuple(np.append(0, np.cumsum(sizes)).tolist()), tuple(counts))
-        memories = rank_memories(self.problem, plan, self.makers[0].live)
+        return self._checked(Assignment(tuple(np.append(0, np.cumsum(sizes)).tolist()), tuple(counts)))
+
+    def _checked(self, plan: Assignment) -> Assignment:
+        """The plan, which must be one that fits."""
+        memories = rank_memories(self.problem, plan, self.makers[0].costs.live)
         if structure_errors(self.problem, plan) or any(row.total > row.capacity for row in memories):
-            raise AssertionError("columns were joined to a plan that does not fit")
+            raise AssertionError("what CP-SAT chose makes a plan that does not fit")
         return plan
+
+    def _solver(self) -> cp_model.CpSolver:
+        solver = cp_model.CpSolver()
+        solver.parameters.num_workers = 1
+        solver.parameters.random_seed = self.seed
+        return solver
 
     def _missing(self, plan: Assignment) -> PathCut | None:
         """The critical path of a plan; None when the plan is within the target."""
@@ -250,20 +335,32 @@ class _Search:
         return None if simulation.pipeline_time <= self.target else simulation.critical_path
 
 
-def _split(columns: list[Columns]) -> list[list[Columns]]:
-    """Parts by the layers that one component holds, else by its pieces, else halves."""
-    for values in ([each.layers for each in columns], [each.content for each in columns]):
+def _tightest(shares: Sequence[Int64], room: Int64) -> NDArray[np.intp]:
+    """Paths that forbid most, of those that forbid anything."""
+    least = sum(share.min(axis=0) for share in shares)
+    most = sum(share.max(axis=0) for share in shares)
+    forbids = np.flatnonzero(most > room)
+    beyond = (most - room)[forbids] / (most - least)[forbids]
+    return forbids[np.argsort(-beyond, kind="stable")[:FIRST_PATHS]]
+
+
+def _split(rows: Sequence[Items | Columns]) -> list[list[NDArray[np.intp]]]:
+    """Parts, as rows of every component: by the layers that one holds, else by its pieces, else halves."""
+    for values in ([each.layers for each in rows], [each.content for each in rows]):
         groups = [np.unique(each, axis=0, return_inverse=True) for each in values]
-        widest = max(range(len(columns)), key=lambda g: len(groups[g][0]))
+        widest = max(range(len(rows)), key=lambda g: len(groups[g][0]))
         if len(groups[widest][0]) > 1:
-            return _parts(columns, widest, groups[widest][1].reshape(-1))
-    largest = max(range(len(columns)), key=lambda g: len(columns[g].layers))
-    number = np.arange(len(columns[largest].layers))
-    return _parts(columns, largest, (2 * number >= len(number)).astype(np.int64))
+            return _parts(rows, widest, groups[widest][1].reshape(-1))
+    largest = max(range(len(rows)), key=lambda g: len(rows[g].layers))
+    number = np.arange(len(rows[largest].layers))
+    return _parts(rows, largest, (2 * number >= len(number)).astype(np.int64))
 
 
-def _parts(columns: list[Columns], component: int, number: NDArray[np.intp] | Int64) -> list[list[Columns]]:
+def _parts(
+    rows: Sequence[Items | Columns], component: int, number: NDArray[np.intp] | Int64
+) -> list[list[NDArray[np.intp]]]:
+    everything = [np.arange(len(each.layers)) for each in rows]
     return [
-        [*columns[:component], columns[component].take(number == part), *columns[component + 1 :]]
+        [*everything[:component], np.flatnonzero(number == part), *everything[component + 1 :]]
         for part in range(int(number.max()) + 1)
     ]

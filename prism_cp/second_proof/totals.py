@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
@@ -30,33 +31,61 @@ def budgets(least: Sequence[Int64], held: Sequence[Int64], chain: Int64, room: I
     list of int64 arrays [totals, paths]
         Far below the least share where the others cannot hold the rest.
     """
-    nothing = np.full((*(chain + 1), len(room)), NEVER)
-    nothing[(0,) * len(chain)] = 0
+    states = np.stack(np.unravel_index(np.arange(np.prod(chain + 1)), tuple(chain + 1)), axis=1)
+    weights = np.append(np.cumprod((chain + 1)[:0:-1])[::-1], 1)  # of the kinds in a state's number
+    nothing = np.full((len(states), len(room)), NEVER)
+    nothing[0] = 0
     before = [nothing]
-    for share, totals in zip(least, held, strict=True):
-        before.append(_joined(before[-1], share, totals))
+    for share, totals in zip(least[:-1], held[:-1], strict=True):
+        before.append(_joined(before[-1], share, totals, states, weights))
     after = nothing
     result: list[Int64] = []
-    kinds = tuple(range(len(chain)))
     for number in range(len(least) - 1, -1, -1):
-        others = np.full((len(held[number]), len(room)), NEVER)
-        for row, total in enumerate(held[number]):
-            rest = chain - total
-            if np.all(rest >= 0):
-                part = tuple(slice(0, n + 1) for n in rest.tolist())
-                others[row] = np.minimum((before[number][part] + np.flip(after[part], kinds)).min(axis=kinds), NEVER)
-        result.insert(0, room - others)
-        after = _joined(after, least[number], held[number])
+        result.insert(0, room - _others(before[number], after, held[number], states, weights))
+        if number:
+            after = _joined(after, least[number], held[number], states, weights)
     return result
 
 
-def _joined(values: Int64, share: Int64, held: Int64) -> Int64:
-    """Least values [layers of every kind, paths] with one component more."""
+@njit(cache=True)
+def _joined(values: Int64, share: Int64, held: Int64, states: Int64, weights: Int64) -> Int64:  # pragma: no cover
+    """Least values [states, paths] with one component more; a state says how many layers of each kind are held."""
     result = np.full_like(values, NEVER)
-    for row, total in enumerate(held.tolist()):
-        if all(n < size for n, size in zip(total, values.shape, strict=False)):
-            target = tuple(slice(n, None) for n in total)
-            source = tuple(slice(0, size - n) for n, size in zip(total, values.shape, strict=False))
-            np.minimum(result[target], values[source] + share[row], out=result[target])
-    np.minimum(result, NEVER, out=result)
+    kinds, paths = len(weights), values.shape[1]
+    for row in range(len(held)):
+        for state in range(len(states)):
+            source = 0
+            for kind in range(kinds):
+                left = states[state, kind] - held[row, kind]
+                if left < 0:
+                    source = -1
+                    break
+                source += left * weights[kind]
+            if source < 0 or values[source, 0] >= NEVER:
+                continue
+            for x in range(paths):
+                result[state, x] = min(result[state, x], values[source, x] + share[row, x])
+    return result
+
+
+@njit(cache=True)
+def _others(before: Int64, after: Int64, held: Int64, states: Int64, weights: Int64) -> Int64:  # pragma: no cover
+    """Least that components on both sides take [totals, paths] while they hold all that a total leaves of the chain."""
+    kinds, paths = len(weights), before.shape[1]
+    result = np.full((len(held), paths), NEVER)
+    for row in range(len(held)):
+        for state in range(len(states)):
+            if before[state, 0] >= NEVER:
+                continue
+            other = 0
+            for kind in range(kinds):
+                left = states[-1, kind] - held[row, kind] - states[state, kind]
+                if left < 0:
+                    other = -1
+                    break
+                other += left * weights[kind]
+            if other < 0 or after[other, 0] >= NEVER:
+                continue
+            for x in range(paths):
+                result[row, x] = min(result[row, x], before[state, x] + after[other, x])
     return result

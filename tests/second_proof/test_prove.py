@@ -55,6 +55,30 @@ def test_telling_apart_what_is_hidden_changes_nothing(block, monkeypatch):
         check(small_problem(seed))
 
 
+@pytest.mark.parametrize("block", range(16))
+def test_items_before_strategies_change_nothing(block, monkeypatch):
+    monkeypatch.setattr(prove, "MOST_ENUMERATED", 0)
+    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+        check(small_problem(seed))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_splitting_items_changes_nothing(block, monkeypatch):
+    monkeypatch.setattr(prove, "MOST_ENUMERATED", 0)
+    monkeypatch.setattr(prove, "TRIED_COLUMNS", 0)
+    monkeypatch.setattr(prove, "TRIED_EFFORT", 1e-9)
+    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+        check(small_problem(seed))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_paths_told_one_by_one_change_nothing(block, monkeypatch):
+    monkeypatch.setattr(prove, "FIRST_PATHS", 1)
+    monkeypatch.setattr(prove, "MORE_PATHS", 1)
+    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+        check(small_problem(seed))
+
+
 @pytest.mark.parametrize("name", ["ds-interleaved-pp4-vpp2-m64-0.3", "qw-interleaved-pp4-vpp2-m64-0.3"])
 def test_an_optimum_of_the_family_is_proved_again(name):
     problem = family_problem(next(case for case in FAMILY if case.name == name))
@@ -65,7 +89,7 @@ def test_an_optimum_of_the_family_is_proved_again(name):
 
 
 def test_limits_leave_it_open(monkeypatch):
-    problem = family_problem(FAMILY[0])
+    problem = family_problem(next(case for case in FAMILY if case.schedule == "1f1b"))
     late = prove_no_plan(problem, 1 << 40, time_limit_s=0)
     assert (late.status, late.reason) == ("unknown", "time limit")
     monkeypatch.setattr(columns, "MOST_COLUMNS", 1)
