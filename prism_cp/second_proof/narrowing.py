@@ -115,10 +115,11 @@ def _budgets(layers: Sequence[Int64], shares: Sequence[Int64], chain: Int64, roo
     totals, least, numbers = [], [], []
     for each, share in zip(layers, shares, strict=True):
         distinct, number = np.unique(each, axis=0, return_inverse=True)
-        smallest = np.full((len(distinct), share.shape[1]), NEVER)
-        np.minimum.at(smallest, number.reshape(-1), share)
+        number = number.reshape(-1)
+        order = np.argsort(number, kind="stable")
+        first = np.searchsorted(number[order], np.arange(len(distinct)))
         totals.append(distinct)
-        least.append(smallest)
-        numbers.append(number.reshape(-1))
+        least.append(np.minimum(np.minimum.reduceat(share[order], first), NEVER))
+        numbers.append(number)
     allowed = budgets(least, totals, chain, room)
     return [each[number] for each, number in zip(allowed, numbers, strict=True)]
