@@ -7,8 +7,9 @@ Constants belong to devices and framework profiles and were fitted on these tabl
 is skipped where a fact is missing or a feature is unknown, never for its prediction.
 
 The margin that plans keep (`profile.memory_margin`) is, for every profile with published memory, the 99th percentile of
-what was predicted too low, rounded up to 0.1 %; for `megatron` of predictions without the rests of the allocator's
-blocks, which plans do not count. Predictions of this table, also of what fits, are without it.
+what was predicted too low when it was set, rounded up; it stays while it covers today's by no more than 0.5 %. It is of
+predictions as plans count memory, without the rests of the allocator's blocks (`predicted_plan_memory_gib`). Errors of
+this table, and what fits, are without the margin.
 
 Held-out against in-sample mean error of step time, with the table's own constants (the device's GEMM efficiencies; for
 mixtures of experts the host's launch time, its synchronisation and the grouped products' gain) chosen on all other

@@ -117,7 +117,7 @@ def _margins(found: Sequence[Prediction]) -> tuple[Margin, ...]:
     """Of every profile that some row's memory was predicted with, in order of name."""
     margins = []
     for name in catalog_names("profiles"):
-        pairs = memory_pairs([item for item in found if item.profile == name])
+        pairs = _plan_memory_pairs([item for item in found if item.profile == name])
         if pairs:
             margin = float(catalog_entry("profiles", name)["memory_margin"])
             margins.append(Margin(name, margin, under_prediction(pairs)))
@@ -138,6 +138,12 @@ def step_time_pairs(found: Sequence[Prediction]) -> Pairs:
 def memory_pairs(found: Sequence[Prediction]) -> Pairs:
     """(predicted, measured) GiB in the meaning of the row."""
     pairs = ((item.memory_gib, item.measured.memory_gib) for item in found)
+    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+
+
+def _plan_memory_pairs(found: Sequence[Prediction]) -> Pairs:
+    """The same as plans count memory."""
+    pairs = ((item.plan_memory_gib, item.measured.memory_gib) for item in found)
     return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
@@ -19,6 +19,7 @@ from prism_cp.validation.sources.common import catalog_model
 PREDICTED_COLUMNS = (
     "predicted_memory_gib",
     "predicted_steady_gib",
+    "predicted_plan_memory_gib",
     "predicted_fits",
     "predicted_fits_with_margin",
     "predicted_iteration_s",
@@ -41,6 +42,8 @@ class Prediction:
         Why nothing is predicted; empty text where something is.
     memory_gib
         In the meaning of the row's `memory_kind`.
+    plan_memory_gib
+        The same without the rests of the allocator's blocks, which plans do not count: what the margin is held against.
     fits
         Whether peak memory and what lies outside of the framework's allocator fit in the usable capacity: the
         prediction itself, without the margin that a plan keeps.
@@ -60,6 +63,7 @@ class Prediction:
     skipped: str = ""
     memory_gib: float | None = None
     steady_gib: float | None = None
+    plan_memory_gib: float | None = None
     fits: bool | None = None
     fits_with_margin: bool | None = None
     iteration_s: float | None = None
@@ -73,6 +77,7 @@ class Prediction:
         predicted = {
             "predicted_memory_gib": _text(self.memory_gib),
             "predicted_steady_gib": _text(self.steady_gib),
+            "predicted_plan_memory_gib": _text(self.plan_memory_gib),
             "predicted_fits": _text_of_bool(self.fits),
             "predicted_fits_with_margin": _text_of_bool(self.fits_with_margin),
             "predicted_iteration_s": _text(self.iteration_s),
@@ -143,7 +148,8 @@ def predict(row: Row) -> Prediction:
     arguments = arguments_of(row)
     try:
         run = configuration(row, arguments)
-        return _predicted(row, run, estimate(run))
+        result = estimate(run)
+        return _predicted(row, run, result, estimate(replace(run, whole_blocks=False)) if run.whole_blocks else result)
     except PrismError as reason:
         return Prediction(family=family_name(row, None), measured=_measured(row), skipped=str(reason), **common)  # type: ignore[arg-type]
 
@@ -155,7 +161,8 @@ def _measured(row: Row) -> Measured:
         return Measured(None, None, None, False)
 
 
-def _predicted(row: Row, run: Configuration, result: Estimate) -> Prediction:
+def _predicted(row: Row, run: Configuration, result: Estimate, planned: Estimate) -> Prediction:
+    """What is predicted; `planned` is the estimate as a plan counts memory."""
     return Prediction(
         row=row,
         family=family_name(row, run.instance.model),
@@ -164,8 +171,9 @@ def _predicted(row: Row, run: Configuration, result: Estimate) -> Prediction:
         measured=measured(row, run.instance.job.seq_len),
         memory_gib=memory_of(row, run, result),
         steady_gib=result.steady_gib,
+        plan_memory_gib=memory_of(row, run, planned),
         fits=result.fits,
-        fits_with_margin=result.fits_with_margin,
+        fits_with_margin=planned.fits_with_margin,
         iteration_s=result.iteration_s,
         tflops_per_device=result.tflops_per_device,
         profile=run.instance.profile.name,

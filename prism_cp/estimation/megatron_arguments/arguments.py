@@ -98,9 +98,13 @@ def _configuration(
         deferred_projections=arguments.integer("wgrad-deferral-limit", 0) if _defers(arguments) else 0,
         layer_buffer_bytes=_legacy_mask_bytes(arguments, framework),
         all_forwards_first=_all_forwards_first(layout, release),
-        whole_blocks=framework
-        == "megatron",  # MindSpeed-LLM's scripts ask for segments that grow, which are cut anywhere
+        whole_blocks=_has_whole_blocks(framework),
     )
+
+
+def _has_whole_blocks(framework: str) -> bool:
+    """MindSpeed-LLM's scripts ask the allocator for segments that grow, which it can cut anywhere."""
+    return framework == "megatron"
 
 
 def _refuse_unfused_scan(arguments: Arguments, instance: Instance) -> None:

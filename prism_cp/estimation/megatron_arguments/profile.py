@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any, get_args
 
-from prism_cp.estimation.megatron_arguments import swapping
 from prism_cp.estimation.megatron_arguments.reading import Arguments, UnsupportedArgument
-from prism_cp.estimation.megatron_arguments.swapping import swaps_attention
+from prism_cp.estimation.megatron_arguments.swapping import LAYERS_ON_DEVICE, MODULES, swaps_attention
 from prism_cp.inputs.catalog import catalog_entry
 from prism_cp.inputs.cluster import Device
 from prism_cp.inputs.job import OffloadModule, Profile
@@ -42,8 +41,9 @@ def profile_from_arguments(arguments: Arguments, framework: str, device: Device,
     if framework == "mindspeed":
         changes |= _mindspeed(arguments, release)
     else:
-        swaps_attention(arguments, framework)
         changes |= _megatron(arguments, device)
+    if swaps_attention(arguments, framework):
+        changes |= {"offload_modules": MODULES, "offload_layers_on_device": LAYERS_ON_DEVICE}
     source = {**raw["source"], **dict.fromkeys(changes, "the run's arguments")}
     return build_profile({**raw, **changes, "source": source})
 
@@ -137,12 +137,6 @@ def _dispatcher(arguments: Arguments) -> dict[str, Any]:
     return {"dispatcher": "alltoall" if kind == "alltoall_seq" else kind}
 
 
-def _swapping(arguments: Arguments) -> dict[str, Any]:
-    if not swaps_attention(arguments, "mindspeed"):
-        return {}
-    return {"offload_modules": swapping.MODULES, "offload_layers_on_device": swapping.LAYERS_ON_DEVICE}
-
-
 def _cross_entropy(arguments: Arguments, unfused_peak: int) -> dict[str, Any]:
     if not arguments.has("cross-entropy-loss-fusion"):
         return {"fused_cross_entropy": False, "loss_peak_bytes_per_logit": unfused_peak}
@@ -198,6 +192,5 @@ def _mindspeed(arguments: Arguments, release: str) -> dict[str, Any]:
         "repeats_key_values": not arguments.has("use-mcore-models"),
         "ring_keeps_block": True,
         "pads_value_heads": not arguments.has("mla-fa-without-pad"),
-        **_swapping(arguments),
         **_cross_entropy(arguments, 10 if number <= (2, 1) else 6),
     }
