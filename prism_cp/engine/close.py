@@ -60,9 +60,9 @@ def close(state: EngineState, tables: Tables) -> bool:
 
 
 def _take_in(state: EngineState, tables: Tables, decision: Decision | Division) -> None:
-    """Cuts that a walk has learnt join what is known."""
+    """Cuts that a walk has learnt join what is known, and tables other than its own."""
     rows = state.learn(decision.learnt)
-    if not state.limits.reached():  # many cuts of many items take their time
+    if decision.tables is not tables and not state.limits.reached():  # many cuts of many items take their time
         tables.add(rows + decision.sums)
 
 

@@ -152,6 +152,7 @@ class Division:
         verdict = walk.run(target, run.limits, run.best, most_nodes=most_nodes, refined_hand_on=run.refined_hand_on)
         for path in walk.learnt:
             self._note(path)
+            part.paths[path] = None
         if verdict is None and walk.bound:
             self._open_bound = min(self._open_bound, walk.bound)
             return True
