@@ -28,7 +28,7 @@ Status = Literal["no_plan", "plan", "unknown"]
 MOST_ENUMERATED = 2  # pieces of a component whose columns are all made; with more, only those of chosen items are
 TRIED_COLUMNS = 400  # CP-SAT is asked when there are no more, or when every component holds a known number of layers
 FIRST_PATHS, MORE_PATHS = 60, 20  # that CP-SAT is told, and that it is told where its choice breaks them
-TRIED_EFFORT = 0.1  # deterministic time of CP-SAT before a component is split
+TRIED_EFFORT = 0.05  # deterministic time of CP-SAT before a component is split
 MOST_SETTLED = 30  # choices looked at with what they really hide before all columns are
 
 
@@ -47,7 +47,7 @@ class Verdict:
     reason : str
         Of ``unknown``.
     columns, paths : int
-        Columns at the beginning, and paths at the end.
+        Columns at the beginning, or items where their columns are too many to be made; paths at the end.
     parts, solves : int
         Parts the columns were split into, and how often CP-SAT was run.
     """
@@ -89,6 +89,10 @@ def prove_no_plan(
     target. What is left is handed to CP-SAT; what that does not decide soon is split by the layers a component holds,
     by its pieces, and at last in halves. A choice of CP-SAT is simulated: either it is a plan, or its critical path is
     a path the model did not know. "No plan" is said when every part was found empty or INFEASIBLE.
+
+    Where ranks hold more than two pieces their columns are too many. The same is then done with items, each of which
+    takes of every path the least that prices on its memory allow; a choice of items settles what every piece holds, and
+    a model of its own says whether strategies of the layers make a plan of it.
     """
     started = time.perf_counter()
     deadline = None if time_limit_s is None else started + time_limit_s
