@@ -2,7 +2,8 @@
 
 A column is everything that ranks which share no piece with others hold: how many layers of which kind in each of their
 pieces, and their strategies. Columns that fit the memory are enumerated here, and CP-SAT chooses one for every such
-component; where they are too many, what the pieces hold is chosen first and strategies after it. The problem's tables and the paths of the event graph are shared with the engine, and nothing else.
+component; where they are too many, what the pieces hold is chosen first and strategies after it. The problem's tables
+and the paths of the event graph are shared with the engine, and nothing else.
 """
 
 from prism_cp.second_proof.prove import Verdict, prove_no_plan
