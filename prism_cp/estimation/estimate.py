@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prism_cp.breakdown import GIB, Tables, rank_plans
 from prism_cp.estimation.configuration import Configuration
@@ -20,8 +20,8 @@ class Estimate:
 
     Attributes
     ----------
-    ranks : tuple of RankEstimate
-        Memory of every pipeline rank.
+    ranks, planned_ranks : tuple of RankEstimate
+        Memory of every pipeline rank; the second as plans count it, without the rests of the allocator's blocks.
     iteration_s : float
         Seconds of one optimizer step.
     tokens_per_s_per_device : float
@@ -40,6 +40,7 @@ class Estimate:
     """
 
     ranks: tuple[RankEstimate, ...]
+    planned_ranks: tuple[RankEstimate, ...]
     iteration_s: float
     tokens_per_s_per_device: float
     tflops_per_device: float
@@ -55,9 +56,14 @@ class Estimate:
         return max(rank.peak_gib + rank.outside_gib for rank in self.ranks)
 
     @property
+    def planned(self) -> Estimate:
+        """The same with memory as plans count it."""
+        return replace(self, ranks=self.planned_ranks)
+
+    @property
     def needed_with_margin_gib(self) -> float:
-        """The same if the prediction is too low by as much as the profile's margin allows for."""
-        return self.needed_gib / (1 - self.memory_margin)
+        """The same as a plan counts it, if that is too low by as much as the profile's margin allows for."""
+        return self.planned.needed_gib / (1 - self.memory_margin)
 
     @property
     def fits(self) -> bool:
@@ -98,9 +104,14 @@ def estimate(configuration: Configuration) -> Estimate:
     pipeline_time = simulated_time(problem, assignment)
     iteration_s = (pipeline_time + problem.barrier) * instance.time_unit_s
     plans = rank_plans(instance, tables, assignment, pipeline_time)
+    ranks = rank_estimates(configuration, tables)
+    planned = (
+        rank_estimates(replace(configuration, whole_blocks=False), tables) if configuration.whole_blocks else ranks
+    )
     device_seconds = iteration_s * instance.cluster.num_devices
     return Estimate(
-        ranks=rank_estimates(configuration, tables),
+        ranks=ranks,
+        planned_ranks=planned,
         iteration_s=iteration_s,
         tokens_per_s_per_device=instance.job.gbs * instance.job.seq_len / device_seconds,
         tflops_per_device=float(model_flops_per_step(instance)) / device_seconds / 1e12,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -131,29 +131,28 @@ def _model(item: Prediction) -> str:
 
 def step_time_pairs(found: Sequence[Prediction]) -> Pairs:
     """(predicted, measured) seconds of a step."""
-    pairs = ((item.iteration_s, item.measured.step_s) for item in found)
-    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+    return _known((item.iteration_s, item.measured.step_s) for item in found)
 
 
 def memory_pairs(found: Sequence[Prediction]) -> Pairs:
     """(predicted, measured) GiB in the meaning of the row."""
-    pairs = ((item.memory_gib, item.measured.memory_gib) for item in found)
-    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+    return _known((item.memory_gib, item.measured.memory_gib) for item in found)
 
 
 def _plan_memory_pairs(found: Sequence[Prediction]) -> Pairs:
     """The same as plans count memory."""
-    pairs = ((item.plan_memory_gib, item.measured.memory_gib) for item in found)
-    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+    return _known((item.plan_memory_gib, item.measured.memory_gib) for item in found)
 
 
 def _steady_pairs(found: Sequence[Prediction]) -> Pairs:
-    pairs = ((item.steady_gib, item.measured.steady_gib) for item in found)
-    return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
+    return _known((item.steady_gib, item.measured.steady_gib) for item in found)
 
 
 def _flop_pairs(found: Sequence[Prediction]) -> Pairs:
-    pairs = ((item.tflop_per_token, item.row.measurement("median")) for item in found if item.tflop_per_token)
+    return _known((item.tflop_per_token, item.row.measurement("median")) for item in found if item.tflop_per_token)
+
+
+def _known(pairs: Iterable[tuple[float | None, float | None]]) -> Pairs:
     return [(predicted, actual) for predicted, actual in pairs if predicted and actual]
 
 

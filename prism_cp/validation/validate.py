@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from prism_cp.errors import PrismError, UsageError
 from prism_cp.estimation.configuration import Configuration
@@ -148,8 +148,7 @@ def predict(row: Row) -> Prediction:
     arguments = arguments_of(row)
     try:
         run = configuration(row, arguments)
-        result = estimate(run)
-        return _predicted(row, run, result, estimate(replace(run, whole_blocks=False)) if run.whole_blocks else result)
+        return _predicted(row, run, estimate(run))
     except PrismError as reason:
         return Prediction(family=family_name(row, None), measured=_measured(row), skipped=str(reason), **common)  # type: ignore[arg-type]
 
@@ -161,8 +160,7 @@ def _measured(row: Row) -> Measured:
         return Measured(None, None, None, False)
 
 
-def _predicted(row: Row, run: Configuration, result: Estimate, planned: Estimate) -> Prediction:
-    """What is predicted; `planned` is the estimate as a plan counts memory."""
+def _predicted(row: Row, run: Configuration, result: Estimate) -> Prediction:
     return Prediction(
         row=row,
         family=family_name(row, run.instance.model),
@@ -171,9 +169,9 @@ def _predicted(row: Row, run: Configuration, result: Estimate, planned: Estimate
         measured=measured(row, run.instance.job.seq_len),
         memory_gib=memory_of(row, run, result),
         steady_gib=result.steady_gib,
-        plan_memory_gib=memory_of(row, run, planned),
+        plan_memory_gib=memory_of(row, run, result.planned),
         fits=result.fits,
-        fits_with_margin=planned.fits_with_margin,
+        fits_with_margin=result.fits_with_margin,
         iteration_s=result.iteration_s,
         tflops_per_device=result.tflops_per_device,
         profile=run.instance.profile.name,
