@@ -15,7 +15,7 @@ Int64 = NDArray[np.int64]
 
 
 class ComponentCosts:
-    """Costs of a component by what its pieces hold.
+    """Costs of a component by what its pieces hold, in the problem's units of time and memory.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class ComponentCosts:
                 self.rows.append((rank, dict(zip(own, counts, strict=True))))
 
     def heads(self, content: Int64) -> tuple[Int64, Int64]:
-        """Time before the first forward and time of the gradient reduction, by rank."""
+        """Time before the first forward, and time of the gradient reduction [ranks]; `content` is a row per piece."""
         ranks = list(self.component.ranks)
         head = np.array([self.problem.ranks[rank].head for rank in ranks], np.int64)
         reduce = np.zeros(len(ranks), np.int64)
@@ -61,9 +61,11 @@ class ComponentCosts:
                 yield k, i, self.problem.virtual_stages[i].ends
 
     def kinds(self, stage: int) -> tuple[KindCosts, ...]:
+        """What layers of each kind cost on a virtual stage."""
         return self.problem.tables[self.problem.virtual_stages[stage].table]
 
     def least_tail(self) -> Int64:
+        """Time [ranks] of the last bucket, which nothing hides."""
         return np.array([self.problem.ranks[rank].last_bucket for rank in self.component.ranks], np.int64)
 
     def hidden(self, content: Int64, least: Callable[[Iterable[int]], int]) -> Int64:
@@ -77,6 +79,7 @@ class ComponentCosts:
         return result
 
     def ends_hide(self) -> Int64:
+        """Gradient reduction [ranks] hidden by what virtual stages carry besides layers."""
         ranks = list(self.component.ranks)
         result = np.zeros(len(ranks), np.int64)
         for _, i, ends in self.stages():
@@ -84,7 +87,7 @@ class ComponentCosts:
         return result
 
     def memory_room(self, content: Int64) -> Int64 | None:
-        """What is left in every memory row for activations of layers and for transients; None when nothing fits."""
+        """Memory [rows] left for activations of layers and for transients; None when nothing fits."""
         static: dict[int, int] = {}
         for rank in self.component.ranks:
             own = [(k, i, ends) for k, i, ends in self.stages() if self.problem.virtual_stages[i].rank == rank]

@@ -25,7 +25,9 @@ from prism_cp.stage_problem import Assignment, StageProblem, rank_memories, stag
 Int64 = NDArray[np.int64]
 Status = Literal["no_plan", "plan", "unknown"]
 
-MOST_ENUMERATED = 2  # pieces of a component whose columns are all made; with more, only those of chosen items are
+# Pieces of a component whose columns are all made: they bound far better than items where memory is tight. With more
+# pieces there are too many of them, and items come first.
+MOST_ENUMERATED = 2
 TRIED_COLUMNS = 400  # CP-SAT is asked when there are no more, or when every component holds a known number of layers
 FIRST_PATHS, MORE_PATHS = 60, 20  # that CP-SAT is told, and that it is told where its choice breaks them
 TRIED_EFFORT = 0.05  # deterministic time of CP-SAT before a component is split
@@ -156,7 +158,7 @@ class _Search:
     def _decide_items(self, items: list[Items], shares: list[Int64]) -> tuple[Status, Assignment | None]:
         """The verdict on plans made of these items, of each of which `shares` says what it takes at least.
 
-        Only where CP-SAT finds a choice that no path forbids are its columns made.
+        Strategies are only looked for where CP-SAT finds a choice that no path forbids.
         """
         self.num_columns = sum(len(each.layers) for each in items)
         stack = [(items, shares)]

@@ -48,44 +48,43 @@ def budgets(least: Sequence[Int64], held: Sequence[Int64], chain: Int64, room: I
 
 
 @njit(cache=True)
-def _joined(values: Int64, share: Int64, held: Int64, states: Int64, weights: Int64) -> Int64:  # pragma: no cover
+def _without(layers: Int64, taken: Int64, weights: Int64) -> int:  # pragma: no cover - compiled
+    """Number of the state that is left of some layers; -1 where too few are."""
+    number = 0
+    for kind in range(len(weights)):
+        left = layers[kind] - taken[kind]
+        if left < 0:
+            return -1
+        number += left * weights[kind]
+    return number
+
+
+@njit(cache=True)
+def _joined(
+    values: Int64, share: Int64, held: Int64, states: Int64, weights: Int64
+) -> Int64:  # pragma: no cover - compiled
     """Least values [states, paths] with one component more; a state says how many layers of each kind are held."""
     result = np.full_like(values, NEVER)
-    kinds, paths = len(weights), values.shape[1]
     for row in range(len(held)):
         for state in range(len(states)):
-            source = 0
-            for kind in range(kinds):
-                left = states[state, kind] - held[row, kind]
-                if left < 0:
-                    source = -1
-                    break
-                source += left * weights[kind]
-            if source < 0 or values[source, 0] >= NEVER:
-                continue
-            for x in range(paths):
-                result[state, x] = min(result[state, x], values[source, x] + share[row, x])
+            source = _without(states[state], held[row], weights)
+            if source >= 0 and values[source, 0] < NEVER:
+                for x in range(values.shape[1]):
+                    result[state, x] = min(result[state, x], values[source, x] + share[row, x])
     return result
 
 
 @njit(cache=True)
-def _others(before: Int64, after: Int64, held: Int64, states: Int64, weights: Int64) -> Int64:  # pragma: no cover
+def _others(
+    before: Int64, after: Int64, held: Int64, states: Int64, weights: Int64
+) -> Int64:  # pragma: no cover - compiled
     """Least that components on both sides take [totals, paths] while they hold all that a total leaves of the chain."""
-    kinds, paths = len(weights), before.shape[1]
-    result = np.full((len(held), paths), NEVER)
+    result = np.full((len(held), before.shape[1]), NEVER)
     for row in range(len(held)):
+        left = states[-1] - held[row]
         for state in range(len(states)):
-            if before[state, 0] >= NEVER:
-                continue
-            other = 0
-            for kind in range(kinds):
-                left = states[-1, kind] - held[row, kind] - states[state, kind]
-                if left < 0:
-                    other = -1
-                    break
-                other += left * weights[kind]
-            if other < 0 or after[other, 0] >= NEVER:
-                continue
-            for x in range(paths):
-                result[row, x] = min(result[row, x], before[state, x] + after[other, x])
+            other = _without(left, states[state], weights)
+            if other >= 0 and before[state, 0] < NEVER and after[other, 0] < NEVER:
+                for x in range(before.shape[1]):
+                    result[row, x] = min(result[row, x], before[state, x] + after[other, x])
     return result
