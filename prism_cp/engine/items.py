@@ -8,7 +8,6 @@ largest transient of the stages that are live, shared buffers, and the optimizer
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from prism_cp.engine.chain import Chain, Group
 from prism_cp.engine.choices import ACTIVATION, COLUMNS, FORWARD, INPUT_GRAD, TRANSIENT, Choices, Points
+from prism_cp.engine.combinations import Combinations
 from prism_cp.engine.greedy import greedy_picks
 from prism_cp.engine.item_memory import item_points as memory_points
 from prism_cp.engine.item_memory import layers_of, memory_rows
@@ -25,13 +25,9 @@ from prism_cp.engine.outline import fullest_rows, make_outline
 from prism_cp.engine.points import POINTS_AT_ONCE, item_points, only_input_grad, suffix_credit
 from prism_cp.engine.pricing import ItemMemory, PriceFinder
 from prism_cp.engine.strategy_classes import StrategyClasses, one_class_a_kind
-from prism_cp.pipeline import live_vectors
-from prism_cp.pipeline.program import Program, get_program
-from prism_cp.pipeline.schedules.base import OpType
-from prism_cp.stage_problem import StageProblem, live_counts
+from prism_cp.stage_problem import StageProblem
 
 Int64 = NDArray[np.int64]
-MOST_COMBINATIONS = 1_500_000  # of compositions looked at together; a group of ranks with more is too large for tables
 
 
 @dataclass(frozen=True)
@@ -58,9 +54,8 @@ class ItemMaker:
         self.problem, self.chain = problem, chain
         self.classes = classes or one_class_a_kind(problem)
         self._choices: dict[tuple[int, ...], Choices] = {}
-        self._live = live_vectors(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
-        program = get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
-        self.executed = least_executed(program)
+        self.combinations = Combinations(problem, chain)
+        self.executed = self.combinations.executed
         self._finders: dict[tuple[int, ...], PriceFinder] = {}
         self._sorted: dict[tuple[tuple[int, ...], int], Points] = {}
 
@@ -229,8 +224,8 @@ class ItemMaker:
         )  # fmt: skip
 
     def _wanted(self, group: Group, limit: int, wanted: Int64 | None) -> tuple[Int64, Int64, Int64, Int64]:
-        """What `_combinations` gives, of the wanted items only."""
-        choice, budget, head, reduce = self._combinations(group, limit, wanted)
+        """Combinations of compositions, of the wanted items only."""
+        choice, budget, head, reduce = self.combinations.of_group(group, limit, wanted)
         if wanted is None:
             return choice, budget, head, reduce
         base = max(len(self.chain.pieces[piece]) for piece in group.pieces)
@@ -254,16 +249,9 @@ class ItemMaker:
 
     def _rows(self, group: Group) -> tuple[Int64, Int64, Int64]:
         """Live and deferred micro-batches [rows, stages] of the group, and the transients of the stages' ends."""
-        rows, waiting = [], []
-        for position, rank in enumerate(group.ranks):
-            mine = [k for k, owner in enumerate(group.rank_of) if owner == position]
-            for live in self._live[rank]:
-                row, deferred = np.zeros((2, len(group.stages)), np.int64)
-                row[mine], deferred[mine] = live_counts(live, len(mine))
-                rows.append(row)
-                waiting.append(deferred)
+        rows, waiting, _ = self.combinations.rows(group)
         ends = [self.problem.virtual_stages[i].ends.transient for i in group.stages]
-        return np.array(rows), np.array(waiting), np.array(ends, np.int64)
+        return rows, waiting, np.array(ends, np.int64)
 
     def _memory(
         self,
@@ -288,104 +276,6 @@ class ItemMaker:
             finder.rows, layers_of(self.chain, group, choice), budget.astype(np.float64),
             memory_points(values, offset, rows, alive, ends, stage), finder,
         )  # fmt: skip
-
-    def _combinations(self, group: Group, limit: int, wanted: Int64 | None = None) -> tuple[Int64, Int64, Int64, Int64]:
-        """Compositions [items, pieces] that pass the work and least-memory tests, with what every row leaves.
-
-        Returns also the activation budget [items, rows], and head and reduce [items, ranks].
-
-        Raises
-        ------
-        SearchStopped
-            There are more than `MOST_COMBINATIONS`.
-        """
-        problem, chain = self.problem, self.chain
-        ranks = [problem.ranks[r] for r in group.ranks]
-        shape = (1, len(ranks))
-        rows, deferred, _ = self._rows(group)
-        row_rank = np.repeat(np.arange(len(ranks)), [len(self._live[r]) for r in group.ranks])
-        choice = np.zeros((1, 0), np.int64)
-        work = np.array([[r.head + r.last_bucket for r in ranks]], np.int64)
-        static, step = np.array([[r.fixed for r in ranks]], np.int64), np.zeros(shape, np.int64)
-        head, reduce = np.array([[r.head for r in ranks]], np.int64), np.zeros(shape, np.int64)
-        # Least activations of every row, and of them what deferred micro-batches hold, which no strategy changes.
-        active, waiting = np.zeros((1, len(rows)), np.int64), np.zeros((1, len(rows)), np.int64)
-        held = np.zeros((1, len(ranks), problem.num_kinds), np.bool_)
-        for k, index in enumerate(group.pieces):
-            numbers = np.arange(len(chain.pieces[index])) if wanted is None else np.unique(wanted[:, k])
-            compositions = chain.pieces[index][numbers]
-            vectors = chain.vectors[compositions]
-            terms = np.zeros((6, len(compositions), len(ranks)), np.int64)
-            load = np.zeros((len(compositions), len(rows)), np.int64)
-            wait = np.zeros((len(compositions), len(rows)), np.int64)
-            present = np.zeros((len(compositions), len(ranks), problem.num_kinds), np.bool_)
-            for s, stage_index in enumerate(group.stages):
-                if group.piece_of[s] != k:
-                    continue
-                stage, r = problem.virtual_stages[stage_index], group.rank_of[s]
-                kinds, e = problem.tables[stage.table], stage.ends
-                fast = np.array([min(q.forward + q.input_grad + q.weight_grad for q in c.strategies) for c in kinds])
-                small = np.array([min(q.activation for q in c.strategies) for c in kinds])
-                costs = np.array([(c.static, c.optimizer_step, c.head, c.reduce) for c in kinds], np.int64)
-                own = (e.static, e.optimizer_step, e.head, e.reduce)
-                for t in range(4):
-                    terms[t + 1, :, r] += vectors @ costs[:, t] + own[t]
-                layers = vectors @ fast + e.forward + e.input_grad + e.weight_grad
-                terms[0, :, r] += self.executed[stage_index] * layers
-                load += (vectors @ small + e.activation)[:, None] * rows[None, :, s]
-                held_back = vectors @ np.array([c.deferred for c in kinds], np.int64) + e.deferred
-                wait += held_back[:, None] * deferred[None, :, s]
-                present[:, r] |= vectors > 0
-            if len(choice) * len(compositions) > MOST_COMBINATIONS:
-                raise SearchStopped
-            one = np.repeat(np.arange(len(choice)), len(compositions))
-            two = np.tile(np.arange(len(compositions)), len(choice))
-            work_new = work[one] + terms[0][two] + terms[3][two]
-            static_new, step_new = static[one] + terms[1][two], step[one] + terms[2][two]
-            active_new, waiting_new = active[one] + load[two] + wait[two], waiting[one] + wait[two]
-            capacity = np.array([r.capacity for r in ranks])
-            ok = (work_new <= limit).all(axis=1) & (static_new + step_new <= capacity).all(axis=1)
-            ok &= (active_new + static_new[:, row_rank] <= capacity[row_rank]).all(axis=1)
-            one, two = one[ok], two[ok]
-            choice = np.column_stack((choice[one], numbers[two]))
-            work, static, step = work_new[ok], static_new[ok], step_new[ok]
-            active, waiting = active_new[ok], waiting_new[ok]
-            head, reduce = head[one] + terms[3][two], reduce[one] + terms[4][two]
-            held = held[one] | present[two]
-        held_memory = static + self._buffers(group, held)
-        capacity = np.array([r.capacity for r in ranks])
-        ok = (held_memory + step <= capacity).all(axis=1)
-        end_load = np.array([problem.virtual_stages[i].ends.activation for i in group.stages]) @ rows.T
-        budget = (capacity - held_memory)[:, row_rank] - end_load - waiting
-        return choice[ok], budget[ok], head[ok], reduce[ok]
-
-    def _buffers(self, group: Group, held: NDArray[np.bool_]) -> Int64:
-        """Shared buffers [items, ranks] for the kinds held [items, ranks, kinds]."""
-        total = np.zeros(held.shape[:2], np.int64)
-        for r in range(len(group.ranks)):
-            mine = {stage for stage, owner in zip(group.stages, group.rank_of, strict=True) if owner == r}
-            for buffer in self.problem.buffers:
-                if buffer.virtual_stages & mine:
-                    total[:, r] += buffer.memory
-                elif buffer.kinds:
-                    total[:, r] += buffer.memory * held[:, r, sorted(buffer.kinds)].any(axis=1)
-        return total
-
-
-def least_executed(program: Program) -> Int64:
-    """Per virtual stage, micro-batches whose whole times its rank spends at least on it.
-
-    An overlapped pair lasts no less than half of both ops together, and than the overlap factor times that.
-    """
-    executed = np.count_nonzero(program.index[0] >= 0, axis=1)
-    hidden = 1 - max(program.schedule.overlap_factor, Fraction(1, 2))
-    overlapped = [
-        np.bincount(program.virtual_stage[program.op_type == kind], minlength=program.num_stages)
-        for kind in (OpType.OVERLAPPED_FORWARD, OpType.OVERLAPPED_BACKWARD)
-    ]
-    saved = -(-np.maximum(*overlapped) * hidden.numerator // hidden.denominator)
-    left: Int64 = (executed - saved).astype(np.int64)
-    return left
 
 
 def _stack(

@@ -31,8 +31,8 @@ Int64 = NDArray[np.int64]
 EngineStatus = Literal["optimal", "no_better", "infeasible", "feasible", "unknown"]
 
 LIMIT_STEPS = (1.02, 1.06, 1.12, 1.2, 1.35, 1.6, 2.0, 3.0)  # first limits, relative to perfectly balanced work
+FIRST_ROWS = 2  # cuts that coarse items are held against first; then as many as before
 FIRST_PLAN_NODES = 2_000_000
-COARSE_ROUNDS = 2
 
 
 @dataclass(frozen=True)
@@ -155,14 +155,14 @@ def _make_tables(state: EngineState, limit: int) -> Tables | None:
     wanted: list[Int64 | None] = [None for _ in groups]
     if len(groups[0].pieces) > 1:  # with several pieces there are many items, most of them hopeless
         items = [state.maker.coarse(group, limit) for group in groups]
-        for _ in range(COARSE_ROUNDS):
-            if not all(len(each.choice) for each in items):
-                return None
-            tables = Tables(state.problem, state.chain, items)
-            tables.add(rows)
-            mask = tables.useful(tables.scales * limit)
-            items = [each.select(mask[tables.start[g] : tables.start[g + 1]]) for g, each in enumerate(tables.items)]
-        wanted = [each.choice for each in items]
+        if not all(len(each.choice) for each in items):
+            return None
+        coarse = Tables(state.problem, state.chain, items)
+        while len(coarse.rows) < len(rows):
+            done = len(coarse.rows)
+            coarse.add(rows[done : done + max(FIRST_ROWS, done)])
+            coarse = coarse.within(limit)
+        wanted = [each.choice for each in coarse.items]
     made = []
     for group, choices in zip(groups, wanted, strict=True):
         outlined = None

@@ -37,7 +37,7 @@ LARGEST_VALUE = 1 << 58  # of any cut of any plan, so that sums stay below `IMPO
 SETTLED_NODES = 40_000  # for an item of a complete choice
 HOPELESS = 1 << 54  # worth of an item that fits no plan
 FEW_PASSES = 2  # of a path through the pieces of a group, on average: then prices on its memory are not looked for
-STEP = 256  # columns added at once when the tables grow
+STEP = 256  # most columns kept free when the tables grow
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Tables:
         self.coefficients.add(rows)
         stop = len(self.rows)
         if stop > self.after.shape[2]:
-            columns = (stop // STEP + 1) * STEP
+            columns = stop + min(stop, STEP)
             self.worth, self.least, self.after = (
                 np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, columns - array.shape[-1])])
                 for array in (self.worth, self.least, self.after)
