@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from prism_cp.relaxation.program import Relaxation
 Float64 = NDArray[np.float64]
 ClassKey = tuple[str, int, int, int]  # schedule with its options, pp, vpp, num_microbatches
 
-MOST_DUALS = 12  # of a class, tried on every new layout
+MOST_DUALS = 12  # of a class, and of classes with the same memory rows, tried on every new layout
 FIRST_PROGRAMS = 2  # solved when the first layouts of a class arrive
 
 
@@ -52,6 +52,7 @@ class RelaxationBounds:
     def __init__(self, may_be_empty: bool) -> None:
         self._may_be_empty = may_be_empty
         self._classes: dict[ClassKey, _Waiting] = {}
+        self._nothing_fits: dict[Hashable, list[Dual]] = {}  # of classes with the same memory rows
 
     def add(
         self,
@@ -87,7 +88,7 @@ class RelaxationBounds:
                 waiting = self._classes[key] = _Waiting(LayoutClass(*key, self._may_be_empty))
             own, values = costs.rows(rows), bounds[rows]
             relaxed = np.zeros(len(rows), np.bool_)
-            for dual in waiting.duals:
+            for dual in (*self._same_memory(waiting), *waiting.duals):
                 _raise(values, dual, own, target_s)
             for _ in range(0 if waiting.duals or stopped() else FIRST_PROGRAMS):
                 alive = np.flatnonzero((values <= target_s) & ~relaxed)
@@ -176,9 +177,15 @@ class RelaxationBounds:
         found = Relaxation(waiting.layout_class, costs).duals(target_s)
         if not found:
             return None
-        waiting.duals.append(found[-1])
-        del waiting.duals[:-MOST_DUALS]
+        kept = waiting.duals if found[-1].weight else self._same_memory(waiting)
+        kept.append(found[-1])
+        del kept[:-MOST_DUALS]
         return found[-1]
+
+    def _same_memory(self, waiting: _Waiting) -> list[Dual]:
+        """Duals that proved for layouts of this class, or of one with the same memory rows, that nothing fits."""
+        schedule, pp, vpp, _ = waiting.layout_class.sizes
+        return self._nothing_fits.setdefault((schedule, pp, vpp, waiting.layout_class.memory_digest), [])
 
 
 def _raise(bounds: Float64, dual: Dual, costs: RelaxationCosts, target_s: float) -> None:

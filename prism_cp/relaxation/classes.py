@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,6 +43,9 @@ class LayoutClass:
     rank_of_row : int64 array [rows]
     group_of_row, group_of_piece : int64 arrays
         Ranks that hold the same pieces make a group.
+    memory_digest : bytes
+        Equal for classes of the same schedule, pp and vpp whose memory rows are equal: what proves for one of them that
+        nothing fits is meant for the other one too.
     """
 
     def __init__(self, schedule: str, pp: int, vpp: int, num_microbatches: int, may_be_empty: bool) -> None:
@@ -56,13 +61,29 @@ class LayoutClass:
         self._on_rank = np.zeros((pp, self.num_pieces))
         np.add.at(self._on_rank, self._rank, self._belongs)
         self._known: dict[PathCut, int] = {}
-        self.paths, self.transfers = np.zeros((0, self.num_pieces, 4)), np.zeros(0)
+        self._paths, self._transfers = np.zeros((0, self.num_pieces, 4)), np.zeros(0)
         self.useful: set[int] = set()
-        self._take(static_cuts(*self.sizes))
         self._memory_rows()
+
+    @property
+    def paths(self) -> Float64:
+        """See the class. The first ones are made when they are asked for: a class in which nothing fits has none."""
+        self._begin()
+        return self._paths
+
+    @property
+    def transfers(self) -> Float64:
+        """Of every path."""
+        self._begin()
+        return self._transfers
+
+    def _begin(self) -> None:
+        if not self._known:
+            self._take(static_cuts(*self.sizes))
 
     def add(self, cut: PathCut) -> int:
         """The number of a path, which may be a new one."""
+        self._begin()
         if cut not in self._known:
             self._take([cut])
         return self._known[cut]
@@ -74,12 +95,13 @@ class LayoutClass:
         scale = np.array([cut.scale for cut in cuts], np.float64)[:, None]
         fields = [np.array([getattr(cut, name) for cut in cuts]) / scale @ self._belongs for name in by_stage]
         fields.append(np.array([cut.head for cut in cuts]) / scale @ self._on_rank)
-        self.paths = np.concatenate((self.paths, np.stack(fields, axis=2)))
-        self.transfers = np.append(self.transfers, [cut.p2p / cut.scale for cut in cuts])
+        self._paths = np.concatenate((self._paths, np.stack(fields, axis=2)))
+        self._transfers = np.append(self._transfers, [cut.p2p / cut.scale for cut in cuts])
 
     @property
     def cuts(self) -> list[PathCut]:
         """The paths known, in the order of `paths`."""
+        self._begin()
         return list(self._known)
 
     def longest_path(self, pieces: Float64, p2p_s: float) -> tuple[PathCut, float]:
@@ -121,6 +143,9 @@ class LayoutClass:
         self.occupied, self.filled = np.array(occupied), np.array(filled)
         self.rank_of_row = np.array(row_rank)
         self.group_of_row, self.group_of_piece = groups[np.array(row_rank)], groups[self._rank_of_piece()]
+
+        rows = (self.memory, self.occupied, self.filled, self.loss, self.rank_of_row)
+        self.memory_digest = hashlib.sha256(b"".join(array.tobytes() for array in rows)).digest()
 
     def _rank_of_piece(self) -> Int64:
         """The first rank that holds each piece."""

@@ -65,6 +65,7 @@ def make_dual(layout_class: LayoutClass, weights: Float64, memory: Float64, occu
     Parameters
     ----------
     weights : float64 array [paths]
+        Empty where the dual proves that nothing fits.
     memory : float64 array [rows, brackets]
     occupancy : float64 array [pieces, brackets]
         Seconds for the first layer of a piece that may not be empty.
@@ -85,9 +86,11 @@ def make_dual(layout_class: LayoutClass, weights: Float64, memory: Float64, occu
     for place, factor in enumerate(factors):
         np.add.at(rooms[:, :, place], layout_class.group_of_row, memory * factor)
     np.add.at(rooms[:, :, 5], layout_class.group_of_piece, occupancy)
+    times, transfers = np.zeros((layout_class.num_pieces, 4)), 0.0
+    if total > 0:
+        times, transfers = np.tensordot(weights, layout_class.paths, 1), float(weights @ layout_class.transfers)
     return Dual(
-        np.tensordot(weights, layout_class.paths, 1), held, rooms, float(total > 0),
-        float(weights @ layout_class.transfers), int(layout_class.group_of_piece[0]),
+        times, held, rooms, float(total > 0), transfers, int(layout_class.group_of_piece[0]),
         int(layout_class.group_of_piece[-1]), layout_class.always,
     )  # fmt: skip
 

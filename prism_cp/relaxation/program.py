@@ -180,7 +180,7 @@ class Relaxation:
             used += fresh
             solution = _solve(highs)
             if solution is None:
-                excess = self._excess_dual()
+                excess = self._ray_dual(highs) or self._excess_dual()
                 return found if excess is None else [excess]
             values, dual = solution
             weights = np.zeros(len(self.layout_class.paths))
@@ -241,13 +241,18 @@ class Relaxation:
         np.add.at(point, self.piece, values[:, None] * self.times)
         return point
 
+    def _ray_dual(self, highs: SilentHighs) -> Dual | None:
+        """Nothing fits, even with split layers: what HiGHS says against it, where it does."""
+        _, found, ray = highs.getDualRay()
+        return self._dual(np.zeros(0), np.array(ray), 1.0) if found else None
+
     def _excess_dual(self) -> Dual | None:
-        """Nothing fits, even with split layers: the least excess over the room has a dual that proves it."""
+        """The same by the least excess over the room, whose dual proves it."""
         rows, places, values = self.entries
         excess = np.arange(self.num_memory), np.full(self.num_memory, self.num_columns - 1), np.ones(self.num_memory)
         entries = tuple(np.concatenate(pair) for pair in zip((rows, places, values), excess, strict=True))
         solution = _solve(_program(entries, self.lower, self.upper, self.num_columns))
-        return None if solution is None else self._dual(np.zeros(len(self.layout_class.paths)), solution[1], 1.0)
+        return None if solution is None else self._dual(np.zeros(0), solution[1], 1.0)
 
 
 def _program(entries: tuple[Any, ...], lower: Float64, upper: Float64, columns: int) -> SilentHighs:
