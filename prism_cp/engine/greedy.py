@@ -10,7 +10,7 @@ from prism_cp.engine.choices import ACTIVATION, FORWARD, INPUT_GRAD, TRANSIENT, 
 
 @njit(cache=True)
 def greedy_picks(  # type: ignore[no-untyped-def]
-    choice, budget, values, offset, piece, column, rows, alive, transient, executed
+    choice, budget, values, offset, piece, column, rows, alive, transient, executed, ordered
 ):
     """Picks [items, pieces] that fit: from the fastest points on, always the change that saves most for its time.
 
@@ -26,6 +26,7 @@ def greedy_picks(  # type: ignore[no-untyped-def]
     rows : int64[rows, stages]; live micro-batches
     alive : bool[rows, stages]
     transient, executed : int64[stages]
+    ordered : bool; whether points of a composition differ in input-gradient time only, and come in its order
     """
     items, pieces = choice.shape
     picks = np.zeros((items, pieces), np.int64)
@@ -56,6 +57,8 @@ def greedy_picks(  # type: ignore[no-untyped-def]
                             more = then[FORWARD] + then[INPUT_GRAD] + then[WEIGHT_GRAD]
                             more -= now[FORWARD] + now[INPUT_GRAD] + now[WEIGHT_GRAD]
                             slower += executed[s] * max(0, more)
+                    if ordered and over < best * slower:
+                        break
                     if min(saved, over) / slower > best:  # saving more than is needed is worth nothing
                         best, best_k, best_p = min(saved, over) / slower, k, p - first
             if best_k < 0:

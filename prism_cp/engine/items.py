@@ -191,7 +191,8 @@ class ItemMaker:
         rows, deferred, transient = self._rows(group)
         alive = (rows > 0) | (deferred > 0)
         executed = self.executed[list(group.stages)]
-        picks = greedy_picks(choice, budget, values, offset, piece, column, rows, alive, transient, executed)
+        ordered = values.shape[1] == 1 and only_input_grad(values, offset)
+        picks = greedy_picks(choice, budget, values, offset, piece, column, rows, alive, transient, executed, ordered)
         keep = picks[:, 0] >= 0
         choice, picks = choice[keep], picks[keep]
         point = offset[piece, choice[:, piece], 0] + picks[:, piece]
