@@ -47,7 +47,8 @@ def test_pieces_stand_one_after_another() -> None:
     dense = problem.layers[0]
     layers = vectors.sum(axis=2)
     before = np.cumsum(layers, axis=1) - layers + np.arange(4)  # every piece of the other rank holds a layer
-    assert len(choice) and (vectors[:, 1:, dense] <= np.maximum(0, problem.layers.count(dense) - before[:, 1:])).all()
+    assert len(choice)
+    assert (vectors[:, 1:, dense] <= np.maximum(0, problem.layers.count(dense) - before[:, 1:])).all()
 
 
 def test_no_group_leaves_the_others_more_than_the_limit() -> None:
@@ -63,4 +64,6 @@ def test_no_group_leaves_the_others_more_than_the_limit() -> None:
         choice = Combinations(problem, chain).of_group(group, limit)[0]
         layers = chain.sizes[chain.pieces[group.pieces[0]][choice[:, 0]]]
         half = len(problem.layers) / 2
-        assert len(layers) and layers.min() > half - 6 and layers.max() < half + 6
+        assert len(layers)
+        assert layers.min() > half - 6
+        assert layers.max() < half + 6
