@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -76,8 +77,28 @@ class _Held:
         return _Held(*(getattr(self, name)[mask] for name in self.__dataclass_fields__))
 
 
-def _joined(parts: list[_Held]) -> _Held:
-    """One after another."""
+def _extended(
+    found: _Held, piece: _Piece, between: int, limit: int, fits: Callable[[_Held], NDArray[np.bool_]]
+) -> _Held:
+    """What fits of all combinations with one piece more; `PAIRS_AT_ONCE` of them are looked at together.
+
+    Raises
+    ------
+    SearchStopped
+        More than `MOST_COMBINATIONS` fit.
+    """
+    width, count = len(piece.numbers), 0
+    block = max(1, PAIRS_AT_ONCE // max(1, width))
+    parts = []
+    for first in range(0, max(1, len(found.choice)), block):
+        size = min(block, len(found.choice) - first)
+        one, two = np.repeat(np.arange(first, first + size), width), np.tile(np.arange(width), size)
+        quick = (found.work[one] + piece.work[two] <= limit).all(axis=1)  # most fail this, and the rest is large
+        held = found.and_then(piece, between, one[quick], two[quick])
+        parts.append(held.select(fits(held)))
+        count += len(parts[-1].choice)
+        if count > MOST_COMBINATIONS:
+            raise SearchStopped
     return _Held(*(np.concatenate([getattr(part, name) for part in parts]) for name in _Held.__dataclass_fields__))
 
 
@@ -117,13 +138,15 @@ class Combinations:
 
         Parameters
         ----------
+        limit
+            Time units.
         wanted : int64 array [items, pieces]
             Only what consists of compositions that occur here.
 
         Returns
         -------
         (choice, budget, head, reduce)
-            `budget` [items, rows] of activations; `head` and `reduce` [items, ranks].
+            `budget` [items, rows] of activations, memory units; `head` and `reduce` [items, ranks], time units.
 
         Raises
         ------
@@ -140,40 +163,27 @@ class Combinations:
         ]
         rest = np.append(np.cumsum([int(each.work.sum(axis=1).max(initial=0)) for each in pieces][::-1])[::-1], 0)
         least = self._all_work - limit * (len(problem.ranks) - len(group.ranks))
-        none, no_rows = np.zeros((1, len(ranks)), np.int64), np.zeros((1, len(rows)), np.int64)
-        found = _Held(
-            np.zeros((1, 0), np.int64), np.array([[r.head + r.last_bucket for r in ranks]], np.int64),
-            np.array([[r.fixed for r in ranks]], np.int64), none, np.array([[r.head for r in ranks]], np.int64), none,
-            no_rows, no_rows, np.zeros((1, len(ranks), problem.num_kinds), np.bool_),
-            np.zeros(1, np.int64),
-        )  # fmt: skip
 
-        def fits(held: _Held, later: int) -> NDArray[np.bool_]:
-            ok: NDArray[np.bool_] = (held.stop <= length) & (held.work.sum(axis=1) + later >= least)
+        def fits(held: _Held) -> NDArray[np.bool_]:
+            ok: NDArray[np.bool_] = held.stop <= len(problem.layers)
+            ok &= held.work.sum(axis=1) + rest[held.choice.shape[1]] >= least
             ok &= (held.static + held.optimizer_step <= capacity).all(axis=1)
             ok &= (held.active + held.static[:, row_rank] <= capacity[row_rank]).all(axis=1)
             return ok
 
-        looked_at, length = 0, len(problem.layers)
+        none, no_rows = np.zeros((1, len(ranks)), np.int64), np.zeros((1, len(rows)), np.int64)
+        found = _Held(
+            np.zeros((1, 0), np.int64), np.array([[r.head + r.last_bucket for r in ranks]], np.int64),
+            np.array([[r.fixed for r in ranks]], np.int64), none, np.array([[r.head for r in ranks]], np.int64), none,
+            no_rows, no_rows, np.zeros((1, len(ranks), problem.num_kinds), np.bool_), np.zeros(1, np.int64),
+        )  # fmt: skip
+        looked_at = 0
         for k, piece in enumerate(pieces):
-            width = len(piece.numbers)
-            before = group.pieces[k - 1] + 1 if k else 0
-            between = sum(problem.min_layers[before : group.pieces[k]])
-            looked_at += len(found.choice) * width
+            between = sum(problem.min_layers[group.pieces[k - 1] + 1 if k else 0 : group.pieces[k]])
+            looked_at += len(found.choice) * len(piece.numbers)
             if looked_at > MOST_PAIRS:
                 raise SearchStopped
-            block = max(1, PAIRS_AT_ONCE // max(1, width))
-            parts, count = [], 0
-            for first in range(0, max(1, len(found.choice)), block):
-                size = min(block, len(found.choice) - first)
-                one, two = np.repeat(np.arange(first, first + size), width), np.tile(np.arange(width), size)
-                ok = (found.work[one] + piece.work[two] <= limit).all(axis=1)
-                held = found.and_then(piece, between, one[ok], two[ok])
-                parts.append(held.select(fits(held, int(rest[k + 1]))))
-                count += len(parts[-1].choice)
-                if count > MOST_COMBINATIONS:
-                    raise SearchStopped
-            found = _joined(parts)
+            found = _extended(found, piece, between, limit, fits)
         held_memory = found.static + self._buffers(group, found.held)
         ok = (held_memory + found.optimizer_step <= capacity).all(axis=1)
         end_load = np.array([problem.virtual_stages[i].ends.activation for i in group.stages]) @ rows.T

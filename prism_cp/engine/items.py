@@ -152,7 +152,7 @@ class ItemMaker:
         piece, column = setting.piece, setting.column
         rows, deferred, transient = self._rows(group)
         alive = (rows > 0) | (deferred > 0)
-        single = values.shape[1] == 1 and only_input_grad(values, offset)
+        single = only_input_grad(values, offset)
         if single:
             suffix_credit(values, credit, offset)
         bucket = np.array([self.problem.ranks[r].last_bucket for r in group.ranks], np.int64)
@@ -191,8 +191,10 @@ class ItemMaker:
         rows, deferred, transient = self._rows(group)
         alive = (rows > 0) | (deferred > 0)
         executed = self.executed[list(group.stages)]
-        ordered = values.shape[1] == 1 and only_input_grad(values, offset)
-        picks = greedy_picks(choice, budget, values, offset, piece, column, rows, alive, transient, executed, ordered)
+        picks = greedy_picks(
+            choice, budget, values, offset, piece, column, rows, alive, transient, executed,
+            only_input_grad(values, offset),
+        )  # fmt: skip
         keep = picks[:, 0] >= 0
         choice, picks = choice[keep], picks[keep]
         point = offset[piece, choice[:, piece], 0] + picks[:, piece]

@@ -20,7 +20,9 @@ MERGED_POINTS = (14, 6)
 
 
 def only_input_grad(values: Int64, offset: Int64) -> bool:
-    """Whether within every composition nothing but the input-gradient time differs."""
+    """Whether there is one table, and within every composition nothing but the input-gradient time differs."""
+    if values.shape[1] > 1:
+        return False
     for start, stop in offset.reshape(-1, 2):
         block = values[start:stop, 0, FORWARD:]
         if stop > start and np.any(block[:, [0, 2]] != block[0, [0, 2]]):

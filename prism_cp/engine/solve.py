@@ -157,11 +157,13 @@ def _make_tables(state: EngineState, limit: int) -> Tables | None:
         items = [state.maker.coarse(group, limit) for group in groups]
         if not all(len(each.choice) for each in items):
             return None
-        coarse = Tables(state.problem, state.chain, items)
-        while len(coarse.rows) < len(rows):
+        coarse: Tables | None = Tables(state.problem, state.chain, items)
+        while coarse is not None and len(coarse.rows) < len(rows):
             done = len(coarse.rows)
             coarse.add(rows[done : done + max(FIRST_ROWS, done)])
-            coarse = coarse.within(limit)
+            coarse = coarse.narrowed(limit)
+        if coarse is None:
+            return None
         wanted = [each.choice for each in coarse.items]
     made = []
     for group, choices in zip(groups, wanted, strict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -52,7 +52,7 @@ class RelaxationBounds:
     def __init__(self, may_be_empty: bool) -> None:
         self._may_be_empty = may_be_empty
         self._classes: dict[ClassKey, _Waiting] = {}
-        self._nothing_fits: dict[Hashable, list[Dual]] = {}  # of classes with the same memory rows
+        self._nothing_fits: dict[bytes, list[Dual]] = {}  # by the memory of classes
 
     def add(
         self,
@@ -184,8 +184,7 @@ class RelaxationBounds:
 
     def _same_memory(self, waiting: _Waiting) -> list[Dual]:
         """Duals that proved for layouts of this class, or of one with the same memory rows, that nothing fits."""
-        schedule, pp, vpp, _ = waiting.layout_class.sizes
-        return self._nothing_fits.setdefault((schedule, pp, vpp, waiting.layout_class.memory_digest), [])
+        return self._nothing_fits.setdefault(waiting.layout_class.memory_digest, [])
 
 
 def _raise(bounds: Float64, dual: Dual, costs: RelaxationCosts, target_s: float) -> None:

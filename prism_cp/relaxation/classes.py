@@ -44,8 +44,8 @@ class LayoutClass:
     group_of_row, group_of_piece : int64 arrays
         Ranks that hold the same pieces make a group.
     memory_digest : bytes
-        Equal for classes of the same schedule, pp and vpp whose memory rows are equal: what proves for one of them that
-        nothing fits is meant for the other one too.
+        Equal where schedule, pp, vpp and all memory rows are equal: what proves for a layout of one such class that
+        nothing fits, bounds those of the others too.
     """
 
     def __init__(self, schedule: str, pp: int, vpp: int, num_microbatches: int, may_be_empty: bool) -> None:
@@ -143,9 +143,10 @@ class LayoutClass:
         self.occupied, self.filled = np.array(occupied), np.array(filled)
         self.rank_of_row = np.array(row_rank)
         self.group_of_row, self.group_of_piece = groups[np.array(row_rank)], groups[self._rank_of_piece()]
-
         rows = (self.memory, self.occupied, self.filled, self.loss, self.rank_of_row)
-        self.memory_digest = hashlib.sha256(b"".join(array.tobytes() for array in rows)).digest()
+        self.memory_digest = hashlib.sha256(
+            repr(self.sizes[:3]).encode() + b"".join(row.tobytes() for row in rows)
+        ).digest()
 
     def _rank_of_piece(self) -> Int64:
         """The first rank that holds each piece."""

@@ -27,7 +27,7 @@ from prism_cp.relaxation.costs import (
     WEIGHT_GRAD,
     RelaxationCosts,
 )  # fmt: skip
-from prism_cp.relaxation.duals import Dual, make_dual
+from prism_cp.relaxation.duals import Dual, dual_bounds, make_dual
 from prism_cp.relaxation.hull import lower_hull
 from prism_cp.silent_highs import SilentHighs
 
@@ -61,7 +61,7 @@ class Relaxation:
     """
 
     def __init__(self, layout_class: LayoutClass, costs: RelaxationCosts) -> None:
-        self.layout_class = layout_class
+        self.layout_class, self.costs = layout_class, costs
         self.layout = costs.layouts[0]
         pieces = layout_class.num_pieces
         kinds = np.flatnonzero(costs.layers > 0)
@@ -180,8 +180,8 @@ class Relaxation:
             used += fresh
             solution = _solve(highs)
             if solution is None:
-                excess = self._ray_dual(highs) or self._excess_dual()
-                return found if excess is None else [excess]
+                proof = self._ray_dual(highs) or self._excess_dual()
+                return found if proof is None else [proof]
             values, dual = solution
             weights = np.zeros(len(self.layout_class.paths))
             weights[used] = dual[start:]
@@ -242,12 +242,15 @@ class Relaxation:
         return point
 
     def _ray_dual(self, highs: SilentHighs) -> Dual | None:
-        """Nothing fits, even with split layers: what HiGHS says against it, where it does."""
+        """Nothing fits, even with split layers: the ray HiGHS gives for it, if its price proves that."""
         _, found, ray = highs.getDualRay()
-        return self._dual(np.zeros(0), np.array(ray), 1.0) if found else None
+        if not found:
+            return None
+        dual = self._dual(np.zeros(0), np.array(ray), 1.0)
+        return dual if np.isinf(dual_bounds(dual, self.costs)[0]) else None
 
     def _excess_dual(self) -> Dual | None:
-        """The same by the least excess over the room, whose dual proves it."""
+        """The same, where rounding spoils the ray: the least excess over the room has a dual that proves it."""
         rows, places, values = self.entries
         excess = np.arange(self.num_memory), np.full(self.num_memory, self.num_columns - 1), np.ones(self.num_memory)
         entries = tuple(np.concatenate(pair) for pair in zip((rows, places, values), excess, strict=True))

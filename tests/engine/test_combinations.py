@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from prism_cp.baselines.exhaustive import all_assignments
 from prism_cp.benchmark.family import FamilyCase, family_problem
 from prism_cp.cp.exact import evaluate, is_feasible
+from prism_cp.engine import items
 from prism_cp.engine.chain import make_chain
 from prism_cp.engine.combinations import Combinations
+from prism_cp.engine.greedy import greedy_picks
+from prism_cp.engine.items import ItemMaker
 from tests.engine.problems import small_problem
 
 
@@ -52,18 +58,46 @@ def test_pieces_stand_one_after_another() -> None:
 
 
 def test_no_group_leaves_the_others_more_than_the_limit() -> None:
-    """At a limit little above the even share of all work, little beside the even share is left."""
+    """Two ranks, one kind, memory for anything: what one of them can hold leaves exactly what the other one can."""
     problem = family_problem(FamilyCase("qw", "1f1b", 2, 1, 16, 1.0))
+    ranks = tuple(replace(rank, capacity=1 << 50) for rank in problem.ranks)
+    chain = make_chain(problem.replace(ranks=ranks))
+    assert chain is not None
+    combinations = Combinations(problem.replace(ranks=ranks), chain)
+    fast = min(q.forward + q.input_grad + q.weight_grad for q in problem.tables[0][0].strategies)
+    layers = len(problem.layers)
+    limit = problem.num_microbatches * fast * layers * 2 // 3
+    sizes = []
+    for group in chain.groups:
+        choice = combinations.of_group(group, limit)[0]
+        sizes.append(set(chain.sizes[chain.pieces[group.pieces[0]][choice[:, 0]]].tolist()))
+    assert sizes[0] == {layers - size for size in sizes[1]}
+    assert len(sizes[0]) < layers - 1
+
+
+@pytest.mark.parametrize("schedule", ["interleaved", "zb-v"])
+def test_greedy_picks_are_the_same_when_points_come_in_order(schedule: str) -> None:
+    """Ending the look at points early changes no pick."""
+    problem = family_problem(FamilyCase("ds", schedule, 4, 2, 16, 0.3))
     chain = make_chain(problem)
     assert chain is not None
-    fast = min(q.forward + q.input_grad + q.weight_grad for q in problem.tables[0][0].strategies)
-    ends = [s.ends.forward + s.ends.input_grad + s.ends.weight_grad for s in problem.virtual_stages]
-    limit = problem.num_microbatches * (len(problem.layers) * fast + sum(ends)) // 2
-    limit += sum(rank.head + rank.last_bucket for rank in problem.ranks) + 2 * problem.num_microbatches * fast
-    for group in chain.groups:
-        choice = Combinations(problem, chain).of_group(group, limit)[0]
-        layers = chain.sizes[chain.pieces[group.pieces[0]][choice[:, 0]]]
-        half = len(problem.layers) / 2
-        assert len(layers)
-        assert layers.min() > half - 6
-        assert layers.max() < half + 6
+    maker = ItemMaker(problem, chain)
+    picks: list[Any] = []
+
+    def both(*arguments: Any) -> Any:
+        assert arguments[-1]
+        picks.append([greedy_picks(*arguments[:-1], ordered) for ordered in (False, True)])
+        return picks[-1][1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(items, "greedy_picks", both)
+        limit = problem.num_microbatches * sum(
+            max(q.forward + q.input_grad + q.weight_grad for q in problem.tables[0][kind].strategies)
+            for kind in problem.layers
+        )
+        for group in chain.groups:
+            maker.sketch(group, limit // 3)
+    assert len(picks) == len(chain.groups)
+    for full, early in picks:
+        assert (full > 0).any()
+        assert np.array_equal(full, early)
