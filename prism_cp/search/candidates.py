@@ -21,6 +21,7 @@ from prism_cp.layouts.bounds import GPIPE, ONE_F_ONE_B, OTHER, SLACK, cell_bound
 from prism_cp.layouts.memory_bounds import hopeless_cells
 from prism_cp.pipeline_schedule import overlap_factor, pipeline_schedule
 from prism_cp.relaxation import ClassKey, RelaxationBounds, RelaxationCosts, brackets_of
+from prism_cp.relaxation.costs import TRANSIENT
 from prism_cp.stage_problem import StageProblem
 
 FIRST_BATCH, BATCH = 64, 1024
@@ -220,14 +221,22 @@ class Batch:
             (pipeline_schedule(instance, SCHEDULES[schedule]), int(pp), int(vpp), int(m))
             for schedule, pp, vpp, m in distinct.tolist()
         ]
-        costs = self._relaxation_costs(rows, target_s)
+        costs = self.relaxation_costs(rows, target_s)
         bounds = self.bounds_s[rows] * (1 - SLACK)
         return waiting.add(
             keys, class_of.ravel(), costs, bounds, lambda row: self.layout(int(rows[row])), target_s, stopped
         )
 
-    def _relaxation_costs(self, rows: np.ndarray, target_s: float) -> RelaxationCosts:
-        """The unrounded costs of some layouts as relaxations need them."""
+    def relaxation_costs(self, rows: np.ndarray, target_s: float) -> RelaxationCosts:
+        """The unrounded costs of some layouts as relaxations need them.
+
+        Parameters
+        ----------
+        rows : int64 array
+            Rows of the batch.
+        target_s
+            Plans that take longer do not matter.
+        """
         costs, n = self.costs, len(rows)
 
         def of(value: Any) -> np.ndarray:
@@ -264,7 +273,7 @@ class Batch:
         least = self.cost[rows][:, present].min(axis=(1, 2)) * passes / (1 + mirrored)
         most = np.minimum(counts.sum() * (1 + mirrored), room / np.maximum(1.0, kinds[:, present, 0].min(axis=1)))
         most = np.minimum(most, target_s / least)
-        bracket, lows = brackets_of(strategies[:, present, :, 4].reshape(n, -1))
+        bracket, lows = brackets_of(strategies[:, present][..., TRANSIENT].reshape(n, -1))
         brackets = np.zeros((n, len(counts), width), np.int64)
         brackets[:, present] = bracket.reshape(n, len(present), width)
         buffer = self.buffers[rows][:, present].min(axis=1)

@@ -11,6 +11,7 @@ from prism_cp.inputs.load import load_instance
 from prism_cp.integer_tables import CostModel
 from prism_cp.layouts.admissible import AdmissibleLayouts
 from prism_cp.relaxation import RelaxationBounds, brackets_of, lower_hull
+from prism_cp.relaxation.costs import TRANSIENT
 from prism_cp.search.candidates import Batch, Candidates, never
 from tests.random_instances import random_cases
 
@@ -53,6 +54,34 @@ def test_memory_raises_the_bound_and_excludes() -> None:
     assert any(np.isinf(list(bounds.values())))
     assert sum(bounds[layout] > 1.2 * work[layout] for layout in work) >= len(work) // 4
     assert all(bounds[layout] >= work[layout] * (1 - 1e-8) for layout in work)
+
+
+@pytest.mark.parametrize(
+    ("path", "pins"),
+    [
+        ("moe/deepseek-v3-2048xh800", ("pp=2", "vpp=[2,4]", "schedule=interleaved", "tp=1", "cp=1")),
+        ("moe/qwen3-235b-256xh100", ("pp=8", "vpp=2", "schedule=interleaved", "tp=1", "cp=1", "zero=[1,3]")),
+        ("moe/qwen3-235b-256xh100", ("pp=4", "schedule=[zb-v,dualpipe]", "tp=[1,2]", "cp=1", "ep=[1,8]", "zero=1")),
+    ],
+)
+def test_a_layout_costs_the_same_whatever_stands_beside_it(path: str, pins: tuple[str, ...]) -> None:
+    """Costs of many layouts at once are the costs of each of them alone, and brackets hold the layout's transients."""
+    instance = load_instance(f"instances/{path}.yaml", [f"layout.{pin}" for pin in pins])
+    candidates = Candidates(AdmissibleLayouts(instance), CostModel(instance))
+    _, columns, _ = next(candidates.batches())
+    batch = Batch(candidates, columns)
+    rows = np.arange(batch.size)
+    together = batch.relaxation_costs(rows, 60.0)
+    present = together.layers > 0
+    for row in rows[:: max(1, batch.size // 20)]:
+        alone = Batch(candidates, {name: column[row : row + 1] for name, column in columns.items()})
+        own = alone.relaxation_costs(np.array([0]), 60.0)
+        for name in ("strategies", "bracket", "lows", "most", "kinds", "ends", "layouts"):
+            assert np.array_equal(getattr(together, name)[row], getattr(own, name)[0]), name
+        transient = together.strategies[row, present, :, TRANSIENT]
+        lows = together.lows[row]
+        assert lows[0] == transient.min()
+        assert np.array_equal(np.searchsorted(lows, transient, side="right") - 1, together.bracket[row, present])
 
 
 def test_brackets_split_at_the_widest_gaps() -> None:
