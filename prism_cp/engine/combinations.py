@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -18,9 +17,9 @@ from prism_cp.stage_problem import StageProblem, live_counts
 
 Int64 = NDArray[np.int64]
 
-MOST_COMBINATIONS = 1_500_000  # a group of ranks that can hold more is too large for tables
-MOST_PAIRS = 20_000_000  # of what some pieces hold and a composition of the next one, looked at in all
-PAIRS_AT_ONCE = 1_000_000
+# Of combinations with compositions of the next piece, looked at together: with more the tables of a group become so
+# large that CP-SAT is quicker.
+MOST_COMBINATIONS = 1_500_000
 
 
 @dataclass(frozen=True)
@@ -77,31 +76,6 @@ class _Held:
         return _Held(*(getattr(self, name)[mask] for name in self.__dataclass_fields__))
 
 
-def _extended(
-    found: _Held, piece: _Piece, between: int, limit: int, fits: Callable[[_Held], NDArray[np.bool_]]
-) -> _Held:
-    """What fits of all combinations with one piece more; `PAIRS_AT_ONCE` of them are looked at together.
-
-    Raises
-    ------
-    SearchStopped
-        More than `MOST_COMBINATIONS` fit.
-    """
-    width, count = len(piece.numbers), 0
-    block = max(1, PAIRS_AT_ONCE // max(1, width))
-    parts = []
-    for first in range(0, max(1, len(found.choice)), block):
-        size = min(block, len(found.choice) - first)
-        one, two = np.repeat(np.arange(first, first + size), width), np.tile(np.arange(width), size)
-        quick = (found.work[one] + piece.work[two] <= limit).all(axis=1)  # most fail this, and the rest is large
-        held = found.and_then(piece, between, one[quick], two[quick])
-        parts.append(held.select(fits(held)))
-        count += len(parts[-1].choice)
-        if count > MOST_COMBINATIONS:
-            raise SearchStopped
-    return _Held(*(np.concatenate([getattr(part, name) for part in parts]) for name in _Held.__dataclass_fields__))
-
-
 class Combinations:
     """Finds the combinations of compositions of every group of a stage problem.
 
@@ -151,7 +125,7 @@ class Combinations:
         Raises
         ------
         SearchStopped
-            There are too many.
+            There are more than `MOST_COMBINATIONS`.
         """
         problem = self.problem
         ranks = [problem.ranks[r] for r in group.ranks]
@@ -177,13 +151,15 @@ class Combinations:
             np.array([[r.fixed for r in ranks]], np.int64), none, np.array([[r.head for r in ranks]], np.int64), none,
             no_rows, no_rows, np.zeros((1, len(ranks), problem.num_kinds), np.bool_), np.zeros(1, np.int64),
         )  # fmt: skip
-        looked_at = 0
         for k, piece in enumerate(pieces):
             between = sum(problem.min_layers[group.pieces[k - 1] + 1 if k else 0 : group.pieces[k]])
-            looked_at += len(found.choice) * len(piece.numbers)
-            if looked_at > MOST_PAIRS:
+            size, width = len(found.choice), len(piece.numbers)
+            if size * width > MOST_COMBINATIONS:
                 raise SearchStopped
-            found = _extended(found, piece, between, limit, fits)
+            one, two = np.repeat(np.arange(size), width), np.tile(np.arange(width), size)
+            quick = (found.work[one] + piece.work[two] <= limit).all(axis=1)  # most fail this, and the rest is large
+            found = found.and_then(piece, between, one[quick], two[quick])
+            found = found.select(fits(found))
         held_memory = found.static + self._buffers(group, found.held)
         ok = (held_memory + found.optimizer_step <= capacity).all(axis=1)
         end_load = np.array([problem.virtual_stages[i].ends.activation for i in group.stages]) @ rows.T

@@ -11,7 +11,7 @@ from prism_cp.search.state import SearchState
 PROBE_NODES = 100_000  # of the engine's walks; enough for plans, far from a proof
 PROMISING = 0.99  # a layout is probed when its bound is below this share of the incumbent
 MOST_PROBES = 4  # at a time
-MOST_PIECES = 2  # of a rank; with more, tables take longer than what their plans save
+MOST_PIECES = 2  # of a rank, once there is a plan: with more, tables take longer than what better plans save
 
 
 def probe(state: SearchState, cost_model: CostModel, probed: set[Layout]) -> None:
@@ -37,7 +37,7 @@ def probe(state: SearchState, cost_model: CostModel, probed: set[Layout]) -> Non
 
 def _probe_one(state: SearchState, cost_model: CostModel, bound: int, layout: Layout) -> None:
     problem = build_stage_problem(state.instance, layout, cost_model)
-    if layout.vpp > MOST_PIECES or not engine.applicable(problem):
+    if (layout.vpp > MOST_PIECES and state.target is not None) or not engine.applicable(problem):
         return
     state.report()
     limit = state.options.time_limit_s
