@@ -19,7 +19,7 @@ Int64 = NDArray[np.int64]
 
 # Of combinations with compositions of the next piece, looked at together: with more the tables of a group become so
 # large that CP-SAT is quicker.
-MOST_COMBINATIONS = 1_500_000
+MOST_COMBINATIONS = 6_000_000
 
 
 @dataclass(frozen=True)

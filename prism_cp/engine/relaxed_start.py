@@ -37,12 +37,12 @@ class RelaxedStart:
     prices: list[Float64]
 
 
-def relaxed_start(problem: StageProblem) -> RelaxedStart | None:
-    """Solve the relaxation; None where it has no solution."""
+def relaxed_start(problem: StageProblem, rounds: int = ROUNDS) -> RelaxedStart | None:
+    """Solve the relaxation, or so many rounds of it; None where it has no solution."""
     sizes = (problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
     layout_class = LayoutClass(*sizes, may_be_empty=min(problem.min_layers[1:-1], default=0) == 0)
     relaxation = Relaxation(layout_class, _costs(problem))
-    relaxation.duals(np.inf, ROUNDS, CLOSED)
+    relaxation.duals(np.inf, rounds, CLOSED)
     if relaxation.solution is None:
         return None
     weights, memory = relaxation.solution

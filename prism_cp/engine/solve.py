@@ -20,6 +20,7 @@ from prism_cp.cp.exact import is_feasible
 from prism_cp.cp.objective import longest_possible
 from prism_cp.engine.chain import make_chain, make_groups
 from prism_cp.engine.close import close
+from prism_cp.engine.early_plans import early_plan
 from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.plans import anneal, first_plans, sketch_plans
 from prism_cp.engine.state import EngineState
@@ -121,7 +122,11 @@ def solve_with_engine(
         state.offer(hint)
     try:
         if state.best is None and upper_bound is None:
-            first_plans(state)
+            early = early_plan(problem, seed, stop)
+            if early is not None:
+                state.offer(early[0])
+            else:
+                first_plans(state)
         sketch_plans(state)
         tables = _first_tables(state)
     except SearchStopped:

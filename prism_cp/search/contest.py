@@ -10,6 +10,7 @@ from dataclasses import replace
 from prism_cp.cp.solve import StageSolution
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.result import LayoutOutcome
+from prism_cp.search.probe import probed
 from prism_cp.search.stage import solve_contested
 from prism_cp.search.state import SearchState
 
@@ -62,7 +63,7 @@ class Contest:
             if found is None or (least is not None and least <= state.units(found[0]) and len(state.contested) > AHEAD):
                 break
             state.waiting.take(found[1])
-            state.contested.append(LayoutOutcome(found[1], "open", state.units(found[0])))
+            state.contested.append(probed(state, self.cost_model, found[1], state.units(found[0])))
         state.drop_waiting()
 
     def _limit(self, outcome: LayoutOutcome) -> int | None:
