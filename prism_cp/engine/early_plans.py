@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -71,7 +72,7 @@ def _leanest(problem: StageProblem, bounds: list[int]) -> Assignment:
     kept = [[strategy.activation for strategy in kind.strategies] for kind in problem.tables[0]]
     lean = [activations.index(min(activations)) for activations in kept]
     counts = []
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in itertools.pairwise(bounds):
         held = np.bincount(np.array(problem.layers[first:last], np.int64), minlength=problem.num_kinds).tolist()
         rows = zip(kept, held, lean, strict=True)
         counts.append(tuple(tuple(n if q == own else 0 for q in range(len(each))) for each, n, own in rows))

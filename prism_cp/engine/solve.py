@@ -122,11 +122,11 @@ def solve_with_engine(
         state.offer(hint)
     try:
         if state.best is None and upper_bound is None:
-            early = early_plan(problem, seed, stop)
-            if early is not None:
-                state.offer(early[0])
-            else:
+            early = early_plan(problem, seed, stop) if state.many_pieces else None
+            if early is None:
                 first_plans(state)
+            else:
+                state.offer(early[0])
         sketch_plans(state)
         tables = _first_tables(state)
     except SearchStopped:

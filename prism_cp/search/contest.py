@@ -10,7 +10,7 @@ from dataclasses import replace
 from prism_cp.cp.solve import StageSolution
 from prism_cp.integer_tables import CostModel, build_stage_problem
 from prism_cp.result import LayoutOutcome
-from prism_cp.search.probe import probed
+from prism_cp.search.probe import annealed, has_many_pieces
 from prism_cp.search.stage import solve_contested
 from prism_cp.search.state import SearchState
 
@@ -63,7 +63,11 @@ class Contest:
             if found is None or (least is not None and least <= state.units(found[0]) and len(state.contested) > AHEAD):
                 break
             state.waiting.take(found[1])
-            state.contested.append(probed(state, self.cost_model, found[1], state.units(found[0])))
+            layout, bound = found[1], state.units(found[0])
+            if has_many_pieces(layout):  # to decide it may take long; another one's plan may make that needless
+                state.contested.append(annealed(state, self.cost_model, layout, bound))
+            else:
+                state.contested.append(LayoutOutcome(layout, "open", bound))
         state.drop_waiting()
 
     def _limit(self, outcome: LayoutOutcome) -> int | None:

@@ -106,6 +106,7 @@ def _expand(candidates: Candidates, state: SearchState, later: int | None) -> No
         Bound of the layouts that other candidates hold, time units.
     """
     position, seen = 0, 0
+    probed: set[Layout] = set()
     for _, columns, following in candidates.batches():
         rest = candidates.bound_of_rest(position)
         if state.stopped() or (rest is not None and state.excludes(rest)):
@@ -120,7 +121,7 @@ def _expand(candidates: Candidates, state: SearchState, later: int | None) -> No
             seen += dropped
             state.seen(dropped)
             state.mark_infeasible(dropped)
-        probe(state, candidates.cost_model)
+        probe(state, candidates.cost_model, probed)
         position = following
     state.unexpanded_bound = later
     state.leave_rest(candidates.bound_of_rest(position), candidates.admissible.num_layouts - seen)

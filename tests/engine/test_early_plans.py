@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -54,5 +55,5 @@ def test_as_many_layers_as_every_piece_must_hold() -> None:
     fixed = problem.replace(ranks=ranks, min_layers=tuple(wanted), max_layers=tuple(wanted))
     found = early_plan(fixed)
     assert found is not None
-    assert [last - first for first, last in zip(found[0].boundaries, found[0].boundaries[1:], strict=False)] == wanted
+    assert [last - first for first, last in itertools.pairwise(found[0].boundaries)] == wanted
     assert early_plan(problem.replace(min_layers=(length,) * pieces)) is None
