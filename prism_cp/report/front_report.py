@@ -160,7 +160,8 @@ def _memory_notes(front: Front) -> list[str]:
         told = ", ".join(
             f"{front.bytes_for(gap.low) / GIB:,.3f} to {front.bytes_for(gap.high) / GIB:,.3f}" for gap in gaps[:4]
         )
-        more = f" and {len(gaps) - 4} more ranges" if len(gaps) > 4 else ""
+        left = len(gaps) - 4
+        more = f" and {left} more {'range' if left == 1 else 'ranges'}" if left > 0 else ""
         notes.append(f"Open (between the step times around it): {told}{more} GiB; --points asks for more.")
     return notes
 

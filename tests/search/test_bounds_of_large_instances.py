@@ -16,6 +16,7 @@ from prism_cp.layouts.memory_bounds import hopeless_cells
 from prism_cp.partition import applicable, partition_bound
 from prism_cp.relaxation import RelaxationBounds
 from prism_cp.search.candidates import Batch, Candidates, never
+from prism_cp.search.solve import solve_instance
 
 LARGE = ("moe/deepseek-v3-2048xh800", "moe/qwen3-235b-256xh100", "ascend/deepseek-v3-512x910b")
 CELLS = 400  # of one batch
@@ -111,3 +112,16 @@ def test_no_bound_exceeds_a_plan(path: str) -> None:
 @pytest.mark.parametrize("path", LARGE)
 def test_no_bound_exceeds_a_plan_often(path: str, seed: int) -> None:
     assert hold(path, seed, 4) >= 1
+
+
+@pytest.mark.slow
+def test_a_part_is_never_better_than_the_whole() -> None:
+    """The best layout of all is found, too, when most others are ruled out from the start."""
+    path = f"instances/{LARGE[0]}.yaml"
+    whole = solve_instance(load_instance(path, EVERY[:1]))
+    part = solve_instance(load_instance(path, ["layout.schedule=interleaved", "layout.pp=2", "layout.vpp=2"]))
+    assert whole.proved
+    assert part.proved
+    assert whole.objective is not None
+    assert part.objective is not None
+    assert whole.objective <= part.objective
