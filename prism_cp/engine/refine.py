@@ -86,6 +86,7 @@ class Refinement:
         x = tables.own_row(g)
         others = [h for h in range(len(tables.items)) if h != g]
         rest = sum(int(tables.worth[tables.start[h] : tables.start[h + 1], x].min(initial=IMPOSSIBLE)) for h in others)
+        rest = min(rest, IMPOSSIBLE)  # several groups may have no item left
         room = int(tables.scales[x]) * target - int(tables.constants[x]) - rest
         slack = room - tables.plain_worth(g, np.arange(len(items.choice)), None, x, x + 1)[:, 0]
         points, memory = items.memory.points, items.memory
