@@ -17,6 +17,7 @@ POINTS_AT_ONCE = 200_000  # room for the points of one item before they are filt
 # keeps: for up to two pieces per group, which are nearly always exact, and for more.
 MOST_TRIALS = (400_000, 20_000)
 MERGED_POINTS = (14, 6)
+FEWER_MERGED_POINTS = (3, 1)  # where a group has so many pieces that those still make too many points
 
 
 def only_input_grad(values: Int64, offset: Int64) -> bool:
@@ -66,12 +67,13 @@ def item_points(  # type: ignore[no-untyped-def]
                        alive, transient, executed, ends, single, most_trials or MOST_TRIALS[several], room)  # fmt: skip
     if count < 0:
         vague = True
-        blocks = [_merge(block, MERGED_POINTS[several]) for block in blocks]
-        lengths = np.array([len(block) for block in blocks], np.int64)
-        count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, alive, transient,
-                           executed, ends, single, 1 << 40, room)  # fmt: skip
-        if count < 0:
-            raise AssertionError("merged points still do not fit the room for them")
+        for most in (MERGED_POINTS[several], *FEWER_MERGED_POINTS):
+            blocks = [_merge(block, most) for block in blocks]
+            lengths = np.array([len(block) for block in blocks], np.int64)
+            count = _enumerate(_padded(blocks), lengths, budget, work_limit, piece, column, rank, rows, alive,
+                               transient, executed, ends, single, 1 << 40, room)  # fmt: skip
+            if count >= 0:
+                break
     if count == 0:
         return None
     picks = room[:count].copy()
