@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import threading
 
 import numpy as np
 
 from prism_cp.cp.exact import evaluate, is_feasible
 from prism_cp.engine.anneal import row_starts
+from prism_cp.engine.limits import Limits
 from prism_cp.engine.relaxed_start import relaxed_start
 from prism_cp.engine.whole_plans import PlanAnnealer
 from prism_cp.pipeline.program import get_program
@@ -20,34 +20,55 @@ ROUNDS = 5  # of the relaxation: its prices need not be exact
 TRIALS, OPS = 60_000, 100_000_000  # of one annealing
 
 
-def early_plan(
-    problem: StageProblem, seed: int = 0, stop: threading.Event | None = None
-) -> tuple[Assignment, int] | None:
-    """A plan and its pipeline time in time units; None where none was found, which says nothing.
+def early_plan(problem: StageProblem, seed: int = 0, limits: Limits | None = None) -> tuple[Assignment, int] | None:
+    """A plan that fits, and its pipeline time; it proves nothing.
 
     Annealing starts from several even boundaries, every layer with the strategy that keeps least, and with different
     prices on memory.
+
+    Parameters
+    ----------
+    problem
+        Integer tables of one layout, under any schedule.
+    seed
+        Of the annealing. The same seed gives the same plan unless `limits` cut in.
+    limits
+        Looked at between two annealings, which take about a tenth of a second each.
+
+    Returns
+    -------
+    tuple of Assignment and int, or None
+        The pipeline time in time units. None: no plan was found, which does not mean that there is none.
+
+    Raises
+    ------
+    AssertionError
+        The plan found is not what the annealing took it for.
     """
-    relaxed = relaxed_start(problem, ROUNDS)
+    found = _anneal_all(problem, seed, limits or Limits(None, None, None))
+    if found is not None and not (
+        is_feasible(problem, found[0]) and evaluate(problem, found[0]).pipeline_time == found[1]
+    ):
+        raise AssertionError("the annealing made a plan that is not what it takes it for")
+    return found
+
+
+def _anneal_all(problem: StageProblem, seed: int, limits: Limits) -> tuple[Assignment, int] | None:
+    """The best plan from all starts and with all prices until a limit is reached, not yet evaluated exactly."""
+    best: tuple[Assignment, int] | None = None
+    relaxed = None if limits.reached() else relaxed_start(problem, ROUNDS)
     if relaxed is None:
         return None
     price = float(max(prices.sum(axis=1).max() for prices in relaxed.prices))
     annealer = PlanAnnealer(problem)
     ops = len(get_program(problem.schedule, problem.pp, problem.vpp, problem.num_microbatches).code)
-    best: tuple[Assignment, int] | None = None
-    for bounds in row_starts(problem, SHARES)[:STARTS]:
-        allowed = _allowed(problem, bounds.tolist())
-        if allowed is None:
-            return None
-        start = _leanest(problem, allowed)
-        for share in PRICES:
-            if stop is not None and stop.is_set():
-                return best
-            plan, value = annealer.run(start, min(TRIALS, OPS // ops), seed, share * price)
-            if plan is not None and (best is None or value < best[1]):
-                best = plan, value
-    if best is not None and not (is_feasible(problem, best[0]) and evaluate(problem, best[0]).pipeline_time == best[1]):
-        raise AssertionError("the annealing made a plan that is not what it takes it for")
+    allowed = (_allowed(problem, bounds.tolist()) for bounds in row_starts(problem, SHARES)[:STARTS])
+    for bounds, share in itertools.product(allowed, PRICES):
+        if bounds is None or limits.reached():
+            break
+        plan, value = annealer.run(_leanest(problem, bounds), min(TRIALS, OPS // ops), seed, share * price)
+        if plan is not None and (best is None or value < best[1]):
+            best = plan, value
     return best
 
 

@@ -38,7 +38,18 @@ class RelaxedStart:
 
 
 def relaxed_start(problem: StageProblem, rounds: int = ROUNDS) -> RelaxedStart | None:
-    """Solve the relaxation, or so many rounds of it; None where it has no solution."""
+    """Solve the relaxation.
+
+    Parameters
+    ----------
+    rounds
+        Most rounds of cuts; fewer than it takes leave weights and prices less exact.
+
+    Returns
+    -------
+    RelaxedStart or None
+        None where the relaxation has no solution, or none that weighs a path.
+    """
     sizes = (problem.schedule, problem.pp, problem.vpp, problem.num_microbatches)
     layout_class = LayoutClass(*sizes, may_be_empty=min(problem.min_layers[1:-1], default=0) == 0)
     relaxation = Relaxation(layout_class, _costs(problem))

@@ -122,7 +122,7 @@ def solve_with_engine(
         state.offer(hint)
     try:
         if state.best is None and upper_bound is None:
-            early = early_plan(problem, seed, stop) if state.many_pieces else None
+            early = early_plan(problem, seed, limits) if state.many_pieces else None
             if early is None:
                 first_plans(state)
             else:

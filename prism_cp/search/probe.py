@@ -52,7 +52,7 @@ def annealed(state: SearchState, cost_model: CostModel, layout: Layout, bound: i
     """A layout with its stage problem and the plan that annealing found: the incumbent, if it is better."""
     state.report()
     problem = build_stage_problem(state.instance, layout, cost_model)
-    found = engine.early_plan(problem, state.options.seed, state.stop)
+    found = engine.early_plan(problem, state.options.seed, engine.Limits(state.deadline, None, state.stop))
     if found is None:
         return LayoutOutcome(layout, "open", bound, problem=problem)
     plan, pipeline_time = found
@@ -64,12 +64,11 @@ def annealed(state: SearchState, cost_model: CostModel, layout: Layout, bound: i
 def _by_engine(state: SearchState, problem: StageProblem, layout: Layout, bound: int) -> None:
     """Let the engine look for plans, which may even decide the layout."""
     state.report()
-    limit = state.options.time_limit_s
     found = engine.solve_with_engine(
         problem,
         bound - problem.barrier,
         None if state.target is None else state.target - problem.barrier,
-        deadline=None if limit is None else state.started + limit,
+        deadline=state.deadline,
         node_limit=PROBE_NODES,
         stop=state.stop,
         seed=state.options.seed,

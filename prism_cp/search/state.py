@@ -75,11 +75,15 @@ class SearchState:
             return np.zeros(len(bounds), dtype=bool)
         return np.asarray(bounds > self.target)
 
+    @property
+    def deadline(self) -> float | None:
+        """When the time limit is reached, as `time.monotonic` counts."""
+        limit = self.options.time_limit_s
+        return None if limit is None else self.started + limit
+
     def remaining_s(self) -> float | None:
         """Seconds left of the time limit."""
-        if self.options.time_limit_s is None:
-            return None
-        return self.options.time_limit_s - (time.monotonic() - self.started)
+        return None if self.deadline is None else self.deadline - time.monotonic()
 
     def stopped(self) -> bool:
         """Whether the user or the time limit ends the search."""

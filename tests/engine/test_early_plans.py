@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from prism_cp.baselines.exhaustive import all_assignments
 from prism_cp.benchmark.family import FamilyCase, family_problem
 from prism_cp.cp.exact import evaluate, is_feasible
-from prism_cp.engine import early_plan, solve_with_engine
+from prism_cp.engine import Limits, early_plan, solve_with_engine
 from tests.engine.problems import small_problem
 
 
@@ -18,12 +20,11 @@ from tests.engine.problems import small_problem
 def test_plans_of_small_problems(seed: int) -> None:
     problem = small_problem(seed, most_plans=2_000)
     found = early_plan(problem, seed)
-    plans = [plan for plan in all_assignments(problem) if is_feasible(problem, plan)]
-    if found is None:
-        return
-    plan, pipeline_time = found
-    assert plan in plans
-    assert evaluate(problem, plan).pipeline_time == pipeline_time
+    if found is not None:
+        plan, pipeline_time = found
+        assert plan in list(all_assignments(problem))
+        assert is_feasible(problem, plan)
+        assert evaluate(problem, plan).pipeline_time == pipeline_time
 
 
 def test_most_small_problems_are_solved() -> None:
@@ -43,7 +44,16 @@ def test_near_the_best_plan_where_every_rank_holds_four_pieces() -> None:
     problem = family_problem(FamilyCase("qw", "interleaved", 4, 4, 64, 1.0))
     found = early_plan(problem)
     assert found is not None
-    assert found[1] <= 28_842_860 * 1.02  # the optimum of results/stage_problems.md
+    assert found[1] <= solve_with_engine(problem).lower_bound * 1.02
+
+
+def test_nothing_is_looked_for_beyond_the_limits() -> None:
+    problem = family_problem(FamilyCase("qw", "interleaved", 4, 2, 16, 1.0))
+    stop = threading.Event()
+    assert early_plan(problem, limits=Limits(None, None, stop)) is not None
+    stop.set()
+    assert early_plan(problem, limits=Limits(None, None, stop)) is None
+    assert early_plan(problem, limits=Limits(time.monotonic(), None, None)) is None
 
 
 def test_as_many_layers_as_every_piece_must_hold() -> None:
