@@ -29,7 +29,10 @@ Float64 = NDArray[np.float64]
 MOST_SETS = 3_000  # sets of points looked at per complete choice before it is handed on
 MOST_SEPARATIONS = 12  # paths learnt from mixtures per set
 MOST_NODES = 100_000  # combinations of a set's points looked at before the set is split
-REFINED_TRIALS = 20_000  # strategy combinations looked at per item of a complete choice of outlined items
+# Strategy combinations looked at per item of a complete choice of outlined items, and points of one before they are
+# merged: at first, and if that does not decide the choice.
+FIRST_TRIALS, FIRST_POINTS = 20_000, 200_000
+MORE_TRIALS, MORE_POINTS = 5_000_000, 1_000_000
 HAND_ON_LIMIT = 2.0  # deterministic time of the stage model for one of those
 MOST_PATHS = 100  # paths learnt from combinations per set
 
@@ -74,8 +77,8 @@ class Completer:
         limits: Limits,
         most_sets: int | None = None,
         refined_hand_on: float = HAND_ON_LIMIT,
-    ) -> None:
-        """Find the best plan within the target of one item per group, or leave it undecided.
+    ) -> bool:
+        """Find the best plan within the target of one item per group, or leave it undecided; whether it is decided.
 
         Parameters
         ----------
@@ -86,8 +89,7 @@ class Completer:
         """
         tables = self.tables
         if any(items.outline is not None for items in tables.items):
-            self._refine(chosen, target, limits, most_sets, refined_hand_on)
-            return
+            return self._refine(chosen, target, limits, most_sets, refined_hand_on)
         groups = range(len(tables.items))
         local = [number - int(tables.start[g]) for g, number in enumerate(chosen)]
         points = [int(tables.items[g].best[local[g]]) for g in groups]
@@ -101,15 +103,30 @@ class Completer:
         if decided:
             self.learn(path)
             if not self._passes(chosen, target) or self._refuted_by_paths(local, target):
-                return
+                return True
             decided = self._search(chosen, local, target, limits, most_sets or MOST_SETS)
-        if not decided and most_sets is None:
-            self._hand_on(chosen, target, limits)
+        return decided or (most_sets is None and self._hand_on(chosen, target, limits))
 
     def _refine(
         self, chosen: Sequence[int], target: int, limits: Limits, most_sets: int | None, hand_on: float
-    ) -> None:
-        """Decide a complete choice of outlined items: their points are made now, as few as the target leaves."""
+    ) -> bool:
+        """Decide a complete choice of outlined items: their points are made now, as few as the target leaves.
+
+        Where merged points do not decide it, all points are made, before the stage model is asked.
+        """
+        tables = self._exact_tables(chosen, target, FIRST_TRIALS, FIRST_POINTS)
+        if tables is None:
+            return True
+        if most_sets is None and any(items.vague.any() for items in tables.items):
+            if self._complete_exact(tables, target, limits, MOST_SETS, hand_on):
+                return True
+            tables = self._exact_tables(chosen, target, MORE_TRIALS, MORE_POINTS)
+            if tables is None:
+                return True
+        return self._complete_exact(tables, target, limits, most_sets, hand_on)
+
+    def _exact_tables(self, chosen: Sequence[int], target: int, most_trials: int, most_points: int) -> Tables | None:
+        """Tables of the items chosen with their points; None where no strategies are within the target."""
         tables = self.tables
         plain = [x for x, row in enumerate(tables.rows) if row.scale <= LARGEST_WEIGHT]
         made = []
@@ -118,30 +135,35 @@ class Completer:
             local = number - int(tables.start[g])
             limit = self._work_limit(chosen, g, target)
             one = items.choice[local : local + 1]
-            exact = self.maker.make(items.group, limit, one, most_trials=REFINED_TRIALS)
+            exact = self.maker.make(items.group, limit, one, most_trials=most_trials, most_points=most_points)
             if not len(exact.choice):
-                return
+                return None
             made.append(exact)
         exact_tables = Tables(tables.problem, tables.chain, made)
         exact_tables.add([tables.rows[x] for x in plain])
         worth = exact_tables.worth[:, : len(plain)].sum(axis=0) + exact_tables.constants
-        if np.any(worth > exact_tables.scales * target):
-            return
+        return None if np.any(worth > exact_tables.scales * target) else exact_tables
+
+    def _complete_exact(
+        self, exact_tables: Tables, target: int, limits: Limits, most_sets: int | None, hand_on: float
+    ) -> bool:
+        """Decide the only choice from tables of one item per group; whether it is decided."""
         known = dict.fromkeys(self.known)
 
         def learn(path: PathCut) -> bool:
             if path in known:
                 return False
             known[path] = None
-            exact_tables.add([row_of(path, tables.problem.p2p)])
+            exact_tables.add([row_of(path, exact_tables.problem.p2p)])
             self.learn(path)
             return True
 
         inner = Completer(self.maker, exact_tables, known, self.paths, self.offer, learn, self.add_rows)
         inner.hand_on_limit = hand_on
-        inner.complete(range(len(made)), target, limits, most_sets)
+        decided = inner.complete(range(len(exact_tables.items)), target, limits, most_sets)
         self.undecided |= inner.undecided
         self.open_bound = min(self.open_bound, inner.open_bound)
+        return decided
 
     def _work_limit(self, chosen: Sequence[int], g: int, target: int) -> int:
         """Most work of the ranks of group g beside the other groups' items chosen, from cuts that count it."""
@@ -263,8 +285,8 @@ class Completer:
         plan = assignment(self.maker, self.tables, chosen, points)
         return None if plan is None else self.offer(plan)
 
-    def _hand_on(self, chosen: Sequence[int], target: int, limits: Limits) -> None:
-        """Let the stage model decide a choice whose boundaries are fixed."""
+    def _hand_on(self, chosen: Sequence[int], target: int, limits: Limits) -> bool:
+        """Let the stage model decide a choice whose boundaries are fixed; whether it did."""
         bounds = boundaries(self.tables, chosen)
         sizes = tuple(stop - start for start, stop in pairwise(bounds))
         fixed = self.tables.problem.replace(min_layers=sizes, max_layers=sizes)
@@ -278,6 +300,8 @@ class Completer:
         )
         if solution.assignment is not None:
             self.offer(solution.assignment)
-        if solution.status not in ("optimal", "no_better", "infeasible"):
-            self.undecided = True
-            self.open_bound = min(self.open_bound, solution.bound)
+        if solution.status in ("optimal", "no_better", "infeasible"):
+            return True
+        self.undecided = True
+        self.open_bound = min(self.open_bound, solution.bound)
+        return False

@@ -132,6 +132,7 @@ class ItemMaker:
         wanted: Int64 | None = None,
         limits: Limits | None = None,
         most_trials: int | None = None,
+        most_points: int | None = None,
     ) -> Items:
         """Items whose ranks' own work stays within `limit` time units, with all their points.
 
@@ -141,6 +142,8 @@ class ItemMaker:
             Only items with these choices.
         most_trials
             Strategy combinations looked at per item before its points are merged.
+        most_points
+            Of an item before they are filtered; with more they are merged. By default `POINTS_AT_ONCE`.
 
         Raises
         ------
@@ -159,7 +162,7 @@ class ItemMaker:
         executed = self.executed[list(group.stages)]
         parts: list[tuple[Any, ...]] = []
         keep_items = []
-        room = np.empty((POINTS_AT_ONCE, len(group.pieces)), np.int64)
+        room = np.empty((most_points or POINTS_AT_ONCE, len(group.pieces)), np.int64)
         for i in range(len(choice)):
             if limits is not None and limits.reached():
                 raise SearchStopped

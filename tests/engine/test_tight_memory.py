@@ -10,7 +10,7 @@ import pytest
 
 from prism_cp.baselines.exhaustive import all_assignments, count_plans
 from prism_cp.cp.exact import evaluate, is_feasible, static_cuts
-from prism_cp.engine import divide, root, solve_with_engine, state, strategy_classes
+from prism_cp.engine import complete, divide, root, solve_with_engine, state, strategy_classes
 from prism_cp.engine.chain import make_chain
 from prism_cp.engine.divide import Division
 from prism_cp.engine.items import ItemMaker
@@ -104,6 +104,27 @@ def test_parts_are_used_by_those_problems(monkeypatch: pytest.MonkeyPatch) -> No
     for seed in range(12):
         solve_with_engine(three_pieces(seed))
     assert max(division.parts for division in made) > 3
+
+
+def test_choices_that_merged_points_leave_undecided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All their points decide some of them; where those are too many as well, the stage model does."""
+    monkeypatch.setattr(root, "TIGHT", 1e9)
+    monkeypatch.setattr(complete, "FIRST_TRIALS", 1)
+    handed_on = {1: 0, 100_000: 0}
+    solve = complete.solve_stage_problem
+
+    def solved(*arguments: object, **named: object) -> object:
+        handed_on[complete.MORE_TRIALS] += 1
+        return solve(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(complete, "solve_stage_problem", solved)
+    for seed, more in itertools.product(range(30), handed_on):
+        monkeypatch.setattr(complete, "MORE_TRIALS", more)
+        problem = three_pieces(seed)
+        result = solve_with_engine(problem)
+        assert result.pipeline_time == optimum(problem)
+        assert result.status == ("infeasible" if result.pipeline_time is None else "optimal")
+    assert handed_on[100_000] < handed_on[1]
 
 
 @pytest.mark.parametrize("seed", range(20))
