@@ -94,7 +94,7 @@ def prove_no_plan(
 
     Where ranks hold more than two pieces their columns are too many. The same is then done with items, each of which
     takes of every path the least that prices on its memory allow; a choice of items settles what every piece holds, and
-    a model of its own says whether strategies of the layers make a plan of it.
+    its columns say whether strategies of the layers make a plan of it, or a model of its own where they are too many.
     """
     started = time.perf_counter()
     deadline = None if time_limit_s is None else started + time_limit_s
@@ -179,7 +179,10 @@ class _Search:
                     stack.append(([each.take(own) for each, _, own in taken], [each[own] for _, each, own in taken]))
                 self.parts += 1
             elif chosen:
-                status, plan = self._settle_contents(items, chosen)
+                try:
+                    status, plan = self._settle(items, chosen)
+                except TooManyColumnsError:
+                    status, plan = self._settle_contents(items, chosen)
                 if status != "no_plan":
                     return status, plan
                 stack.append((items, shares))

@@ -63,6 +63,14 @@ def test_items_before_strategies_change_nothing(block, monkeypatch):
 
 
 @pytest.mark.parametrize("block", range(4))
+def test_items_whose_columns_are_too_many_change_nothing(block, monkeypatch):
+    monkeypatch.setattr(prove, "MOST_ENUMERATED", 0)
+    monkeypatch.setattr(columns, "MOST_COLUMNS", 0)
+    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+        check(small_problem(seed))
+
+
+@pytest.mark.parametrize("block", range(4))
 def test_splitting_items_changes_nothing(block, monkeypatch):
     monkeypatch.setattr(prove, "MOST_ENUMERATED", 0)
     monkeypatch.setattr(prove, "TRIED_COLUMNS", 0)
