@@ -16,7 +16,7 @@ from prism_cp.cp.solve import solve_stage_problem
 from prism_cp.engine.aggregate import LARGEST_WEIGHT, weighted_sum
 from prism_cp.engine.items import ItemMaker
 from prism_cp.engine.leaf import assignment, boundaries, critical_path, simulate_points
-from prism_cp.engine.limits import Limits
+from prism_cp.engine.limits import Limits, SearchStopped
 from prism_cp.engine.point_sets import PointSets, StrategyPaths
 from prism_cp.engine.tables import Row, Tables, point_worth, row_of
 from prism_cp.engine.walk import EXHAUSTED, NODE_LIMIT
@@ -29,11 +29,9 @@ Float64 = NDArray[np.float64]
 MOST_SETS = 3_000  # sets of points looked at per complete choice before it is handed on
 MOST_SEPARATIONS = 12  # paths learnt from mixtures per set
 MOST_NODES = 100_000  # combinations of a set's points looked at before the set is split
-# Strategy combinations looked at per item of a complete choice of outlined items, and points of one before they are
-# merged: at first, and if that does not decide the choice.
-FIRST_TRIALS, FIRST_POINTS = 20_000, 200_000
-MORE_TRIALS, MORE_POINTS = 5_000_000, 1_000_000
-HAND_ON_LIMIT = 2.0  # deterministic time of the stage model for one of those
+FIRST_TRIALS = 20_000  # strategy combinations looked at per item of a complete choice of outlined items
+MORE_TRIALS, MORE_POINTS = 5_000_000, 1_000_000  # the same, and points before they are merged, where that is too few
+HAND_ON_LIMIT = 2.0  # deterministic time of the stage model for such a choice
 MOST_PATHS = 100  # paths learnt from combinations per set
 
 Offer = Callable[[Assignment], int]  # takes note of a plan that fits, returns its pipeline time
@@ -114,18 +112,24 @@ class Completer:
 
         Where merged points do not decide it, all points are made, before the stage model is asked.
         """
-        tables = self._exact_tables(chosen, target, FIRST_TRIALS, FIRST_POINTS)
-        if tables is None:
-            return True
-        if most_sets is None and any(items.vague.any() for items in tables.items):
-            if self._complete_exact(tables, target, limits, MOST_SETS, hand_on):
-                return True
-            tables = self._exact_tables(chosen, target, MORE_TRIALS, MORE_POINTS)
+        try:
+            tables = self._exact_tables(chosen, target, limits, FIRST_TRIALS)
             if tables is None:
                 return True
+            if most_sets is None and any(items.vague.any() for items in tables.items):
+                if self._complete_exact(tables, target, limits, MOST_SETS, hand_on):
+                    return True
+                tables = self._exact_tables(chosen, target, limits, MORE_TRIALS, MORE_POINTS)
+                if tables is None:
+                    return True
+        except SearchStopped:
+            self.undecided, self.open_bound = True, 0
+            return False
         return self._complete_exact(tables, target, limits, most_sets, hand_on)
 
-    def _exact_tables(self, chosen: Sequence[int], target: int, most_trials: int, most_points: int) -> Tables | None:
+    def _exact_tables(
+        self, chosen: Sequence[int], target: int, limits: Limits, most_trials: int, most_points: int | None = None
+    ) -> Tables | None:
         """Tables of the items chosen with their points; None where no strategies are within the target."""
         tables = self.tables
         plain = [x for x, row in enumerate(tables.rows) if row.scale <= LARGEST_WEIGHT]
@@ -135,7 +139,7 @@ class Completer:
             local = number - int(tables.start[g])
             limit = self._work_limit(chosen, g, target)
             one = items.choice[local : local + 1]
-            exact = self.maker.make(items.group, limit, one, most_trials=most_trials, most_points=most_points)
+            exact = self.maker.make(items.group, limit, one, limits, most_trials, most_points)
             if not len(exact.choice):
                 return None
             made.append(exact)

@@ -33,7 +33,7 @@ def early_plan(problem: StageProblem, seed: int = 0, limits: Limits | None = Non
     seed
         Of the annealing. The same seed gives the same plan unless `limits` cut in.
     limits
-        Looked at between two annealings, which take about a tenth of a second each.
+        Looked at between two annealings, each of at most `OPS` simulated operations.
 
     Returns
     -------

@@ -42,6 +42,8 @@ def relaxed_start(problem: StageProblem, rounds: int = ROUNDS) -> RelaxedStart |
 
     Parameters
     ----------
+    problem
+        Integer tables of one layout.
     rounds
         Most rounds of cuts; fewer than it takes leave weights and prices less exact.
 
