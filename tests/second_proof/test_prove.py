@@ -62,12 +62,17 @@ def test_items_before_strategies_change_nothing(block, monkeypatch):
         check(small_problem(seed))
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_items_whose_columns_are_too_many_change_nothing(block, monkeypatch):
+@pytest.mark.parametrize("most", [0, columns.MOST_COLUMNS], ids=["too many columns", "columns"])
+def test_strategies_of_a_choice_of_items(most, monkeypatch):
+    """By its columns, or by a model of the strategies where they are too many."""
+    used = []
+    settle = prove._Search._settle_contents
+    monkeypatch.setattr(prove._Search, "_settle_contents", lambda *given: used.append(1) or settle(*given))
     monkeypatch.setattr(prove, "MOST_ENUMERATED", 0)
-    monkeypatch.setattr(columns, "MOST_COLUMNS", 0)
-    for seed in range(BLOCK * block, BLOCK * (block + 1)):
+    monkeypatch.setattr(columns, "MOST_COLUMNS", most)
+    for seed in range(4 * BLOCK):
         check(small_problem(seed))
+    assert bool(used) == (most == 0)
 
 
 @pytest.mark.parametrize("block", range(4))
